@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from hessianlens.operators import contraction
+from hessianlens.operators import term
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Count:
     """Arithmetic operations; a multiply-add counts as two.
 
     Attributes:
-        plans: In contractions, as `hessianlens.operators.contraction.cost` states them, slice by slice as they ran.
+        plans: In contractions, as `hessianlens.operators.term.cost` states them, slice by slice as they ran.
         beside: In matrix products outside contractions: forward pass, factors, autograd.
         matmul: In all matrix products, inside or outside, by PyTorch's own counter.
     """
@@ -56,11 +56,11 @@ def calls(run: Callable[[], object]) -> int:
 def count(run: Callable[[], object]) -> Count:
     """Run once and count."""
     plans, within = 0.0, 0.0
-    execute = contraction._run
+    execute = term._run
 
     with FlopCounterMode(display=False) as counter:
 
-        def counted(program: contraction.Program, operands: list[Tensor], coefficient: float) -> Tensor:
+        def counted(program: term.Program, operands: list[Tensor], coefficient: float) -> Tensor:
             nonlocal plans, within
             before = counter.get_total_flops()
             out = execute(program, operands, coefficient)
@@ -68,7 +68,7 @@ def count(run: Callable[[], object]) -> Count:
             within += counter.get_total_flops() - before
             return out
 
-        with mock.patch.object(contraction, "_run", counted):
+        with mock.patch.object(term, "_run", counted):
             run()
         total = float(counter.get_total_flops())
     return Count(plans, total - within, total)

@@ -1,7 +1,6 @@
 """One attention layer: activations, masks, parameterisations, moments and entropy."""
 
 from hessianlens.attention.activations import Activation
-from hessianlens.attention.entropy import attention_entropy
 from hessianlens.attention.head import AttentionHead
 from hessianlens.attention.layer import (
     FactoredValueAttention,
@@ -9,7 +8,13 @@ from hessianlens.attention.layer import (
     SelfAttention,
     SingleMatrixAttention,
 )
-from hessianlens.attention.moments import first_moment, second_moment, third_moment, third_moment_along
+from hessianlens.attention.moments import (
+    attention_entropy,
+    first_moment,
+    second_moment,
+    third_moment,
+    third_moment_along,
+)
 from hessianlens.attention.query_key_norm import QueryKeyNorm
 from hessianlens.attention.rotary import RotaryAttention, rotary_tables
 from hessianlens.attention.sdpa import scaled_dot_product_attention

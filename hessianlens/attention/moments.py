@@ -3,7 +3,7 @@
 Row i of the attention matrix is a distribution over tokens (for softmax). Its mean is row i of M_1, its covariance
 block i of M_2, its third central moment block i of M_3 (Definition 3.1 of the paper). The value block of the Hessian
 sees M_1, the query-key blocks see M_2 through the outer product and M_3 through the functional part. For weights that
-do not sum to one the same sums are taken, centred at M_1.
+do not sum to one the same sums are taken, centred at M_1. `attention_entropy` says how spread out the rows are.
 """
 
 from __future__ import annotations
@@ -150,3 +150,24 @@ def _centred_tokens(peak: Peak, X: Float[Tensor, "*s l d"]) -> Float[Tensor, "*s
     """``x_j - m_i``, as differences from the token of the largest weight and their mean."""
     relative = X[..., None, :, :] - _largest_token(peak, X)[..., :, None, :]
     return relative - einsum("...il,...ila->...ia", peak.others, relative)[..., :, None, :]
+
+
+def attention_entropy(A: Float[Tensor, "*s i l"]) -> Float[Tensor, "*s i"]:
+    """Entropy ``-sum_j A_ij log A_ij`` of every row, in nats: 0 for a one-hot row, log L for a uniform one.
+
+    A row that sees nothing has entropy 0. Weights must not be negative; rows are taken as they are, so the value is an
+    entropy only where they sum to one.
+
+    >>> attention_entropy(torch.tensor([[0.5, 0.5], [1.0, 0.0], [0.0, 0.0]]))
+    tensor([0.6931, 0.0000, 0.0000])
+    """
+    check_dense("A", A)
+    expect(A.is_floating_point(), f"A: got dtype {A.dtype}, expected a floating dtype.")
+    expect(A.ndim > 0 and A.numel() > 0, f"A: got shape {tuple(A.shape)}, expected rows of attention weights.")
+    check_finite("A", A)
+    lowest = float(A.detach().min())
+    expect(
+        lowest >= 0,
+        f"A: got an attention weight of {lowest:.3g}, expected none below 0; entropy needs a distribution.",
+    )
+    return torch.special.entr(A).sum(-1)

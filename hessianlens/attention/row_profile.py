@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hessianlens.attention.entropy import attention_entropy
+from hessianlens.attention.moments import attention_entropy
 from hessianlens.attention.row_weights import (
     attention_weights,
     exp_limit,

@@ -10,9 +10,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from hessianlens.attention.activations import Activation
-from hessianlens.attention.entropy import attention_entropy
-from hessianlens.attention.row_tangent import RowTangent
-from hessianlens.attention.rows import RowMatrices
+from hessianlens.attention.moments import attention_entropy
+from hessianlens.attention.rows import RowMatrices, RowTangent
 from hessianlens.attention.sides import InputCurvature, Side
 from hessianlens.attention.token_maps import TokenMap
 from hessianlens.display import DisplayableRows, Entries, Grid, Picture

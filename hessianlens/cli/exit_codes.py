@@ -48,7 +48,7 @@ def errors_as_exit_codes(kept: str) -> Iterator[None]:
     except (MemoryError, RuntimeError) as error:
         if "torch" not in sys.modules:  # nothing heavy has run; typer's own endings pass here too
             raise
-        from hessianlens.memory.limits import lacks_memory
+        from hessianlens.memory import lacks_memory
 
         if not lacks_memory(error):
             raise

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from hessianlens.curvature.loss_boundary import OutputsBoundary, loss_boundary_of
 from hessianlens.curvature.missing_derivatives import locate_missing_derivative
+from hessianlens.derivatives.difference import cannot_be_differentiated_twice
 from hessianlens.derivatives.graph import OnceOnly, once_only, once_only_reason, refusal, refusals_of
-from hessianlens.derivatives.potential import cannot_be_differentiated_twice
 from hessianlens.problems import Batch, Problem
 
 

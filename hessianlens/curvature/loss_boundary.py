@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.losses.fused_cross_entropy import CrossEntropyForm, Part
-from hessianlens.losses.fused_cross_entropy.settings import CrossEntropyRule
+from hessianlens.losses.fused_cross_entropy.row_parts import CrossEntropyRule
 from hessianlens.problems import Batch, ClassesLoss, Logits, LogitsForward, Problem
 
 Tensors = tuple[Tensor, ...]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from hessianlens.derivatives.potential import Point, Potential, random_like
+from hessianlens.derivatives.difference import Point, Potential, random_like
 from hessianlens.problems import Batch, Problem, map_tensors, tensors
 from hessianlens.state_guard import Restore, StateChange
 

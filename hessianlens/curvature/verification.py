@@ -28,9 +28,11 @@ from hessianlens.derivatives.difference import (
     Rows,
     compare,
     confirm,
+    hides_a_derivative,
+    random_direction,
+    scale_of,
 )
 from hessianlens.derivatives.graph import kinds, narrower, padding
-from hessianlens.derivatives.potential import hides_a_derivative, random_direction, scale_of
 from hessianlens.errors import expect
 from hessianlens.problems import Problem, layer_of
 

@@ -9,8 +9,8 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
+from hessianlens.derivatives.difference import hides_a_derivative, random_like
 from hessianlens.derivatives.graph import expect_twice_differentiable, refusals_of
-from hessianlens.derivatives.potential import hides_a_derivative, random_like
 from hessianlens.errors import InputError
 
 _trusted: WeakSet[object] = WeakSet()

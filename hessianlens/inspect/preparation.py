@@ -18,8 +18,8 @@ from hessianlens.inspect.resources import choose_blocks, fitting_width, longest_
 from hessianlens.inspect.settings import PROBES, Settings
 from hessianlens.models.adapters import draft_problem
 from hessianlens.models.adapters import problem as make_problem
-from hessianlens.models.adapters.fused_kernels import LONG
 from hessianlens.models.adapters.trial_run import run_dry
+from hessianlens.models.adapters.twice_differentiable import LONG
 from hessianlens.network.forecasting import Forecast
 from hessianlens.problems import Batch, Block, Problem, batch_size
 

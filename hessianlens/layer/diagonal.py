@@ -7,13 +7,14 @@ The block ``sum_i p_i p_i' (x) P' M_i P / s^2`` of a score parameter with vector
     V' J_i P     = sum_l b_il v_l p_l' + (V' l_i) (P' r_i)'      the first of all tokens from one product with b
     (P' D_i P)_bb = sum_l e_il p_lb^2 + (P' left_i)_b (P' right_i)_b
 
-and where ``C_i = c_i I`` (else see `paired_traces`), with the Gram matrix ``W = V V'``,
+and where ``C_i = c_i I`` (else see `outer_traces`), with the Gram matrix ``W = V V'``,
 
     tr(P' J' W J P) = b' (W o P P') b + 2 (P' (b o W l)) . (P' r) + |V' l|^2 |P' r|^2.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 
 import torch
@@ -21,8 +22,7 @@ from torch import Tensor
 from torch.linalg import vecdot
 
 from hessianlens.attention.rows import RowColumns, RowMatrices
-from hessianlens.attention.state import ScorePort, ValuePort
-from hessianlens.layer import paired_traces
+from hessianlens.attention.state import HeadState, ScorePort, ValuePort
 from hessianlens.layer.head_tangent import HeadTangent, Summands
 from hessianlens.losses import LossDerivatives, ScalarCurvature, UncoupledCurvature
 
@@ -72,9 +72,9 @@ class HeadDiagonals:
         if J is None or not isinstance(curvature, UncoupledCurvature):
             return None
         keys, weight = self._keys
-        if keys is None or head.score_pair is None or not paired_traces.fits(head):
+        if keys is None or head.score_pair is None or not fits(head):
             return None
-        found = paired_traces.outer_traces(head, J, curvature, weight, self._sum)
+        found = outer_traces(head, J, curvature, weight, self._sum)
         return dict(zip(head.score_pair, found, strict=True))
 
     def diagonal(self, name: str, parts: Summands) -> Tensor | None:
@@ -270,3 +270,55 @@ def _gram_squares(b: Tensor, V: Tensor, P: Tensor) -> Tensor:
         both[..., stop - start :] *= 2
         total += vecdot(b[..., start:stop] @ both, b[..., start:])
     return total
+
+
+_PAIRS_BYTES = 2**25
+"""Of the products of all entries of values and tokens, in a sequence."""
+_PAIRED_WORKSPACE_BYTES = 2**20
+"""Of what is formed of some tokens at a time: so little that memory which is there already will do."""
+
+
+def fits(head: HeadState) -> bool:
+    """Whether a head is small enough: wider ones go some columns at a time."""
+    length, width = head.tokens.shape[1:]
+    return length * width * head.values.shape[2] * head.values.element_size() <= _PAIRS_BYTES
+
+
+def outer_traces(
+    head: HeadState,
+    jacobian: RowColumns,
+    curvature: UncoupledCurvature,
+    other: Tensor,
+    total: Callable[[Tensor, Tensor], Tensor],
+) -> tuple[Tensor, Tensor]:
+    """Those of the queries' and of the keys' small matrices, ``[s, i]`` each.
+
+    Args:
+        head: The head, centred.
+        jacobian: ``J_i``.
+        curvature: Of the loss.
+        other: ``W_K``.
+        total: Sums of rows with the weights of a column, ``column @ rows``.
+    """
+    X, V, merged = head.tokens, head.values, other @ other.T
+    (sequences, rows, length), shape = head.weights.shape, (V.shape[2], X.shape[2])
+    met = [(number, total(left, V), total(right, X)) for number, left, right in jacobian.pairs]
+    step = min(rows, max(1, _PAIRED_WORKSPACE_BYTES // (V.shape[2] * X.shape[2] * V.element_size())))
+    queries, keys = V.new_empty(sequences, rows), V.new_empty(sequences, rows)
+    pairs, formed = V.new_empty(length, *shape), V.new_empty(step, *shape)
+    for s in range(sequences):
+        torch.mul(V[s, :, :, None], X[s, :, None], out=pairs)
+        own = curvature.of_sequences(s, s + 1)
+        for start in range(0, rows, step):
+            at = slice(start, min(start + step, rows))
+            S = formed[: at.stop - start]
+            if jacobian.diagonal is None:
+                S.zero_()
+            else:
+                torch.mm(jacobian.diagonal[s, at], pairs.flatten(1), out=S.flatten(1))
+            for number, values, tokens in met:
+                S.addcmul_(values[s, at, :, None], tokens[s, at, None], value=number)
+            hvp = own.at(at).times(S[None])[0].flatten(1)
+            keys[s, at] = vecdot(hvp, S.flatten(1))
+            queries[s, at] = vecdot(hvp, (S @ merged).flatten(1))
+    return queries, keys

@@ -20,8 +20,7 @@ from hessianlens.attention.token_maps import TokenMap
 from hessianlens.errors import expect
 from hessianlens.layer.expansion import COLUMN_LETTERS_UNCOUPLED, ROW_LETTERS, response_terms, vector_factor
 from hessianlens.operators import Factor, Term
-from hessianlens.operators.exponent_scaling import exponents_to_factor_out, size_exponents
-from hessianlens.operators.scaled import ldexp
+from hessianlens.operators.exponent_scaling import exponents_to_factor_out, ldexp, size_exponents
 
 
 def value_score_terms(head: HeadState, value: str, score: str, gradient: Tensor) -> list[Term]:

@@ -21,7 +21,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from hessianlens.attention.row_tangent import RowTangent
+from hessianlens.attention.rows import RowTangent
 from hessianlens.attention.state import HeadState, ValuePort
 from hessianlens.layer.pairs import MERGED, MERGED_MAX_COST_SHARE, MergedScores
 from hessianlens.layer.projection import Projected

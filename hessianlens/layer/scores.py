@@ -32,8 +32,13 @@ from hessianlens.layer.expansion import (
 )
 from hessianlens.losses import LowRankTokenCurvature, ScalarCurvature, UncoupledCurvature
 from hessianlens.operators import Factor, Term
-from hessianlens.operators.exponent_scaling import exponents_to_factor_out, scale_term, size_exponent, size_exponents
-from hessianlens.operators.scaled import ldexp
+from hessianlens.operators.exponent_scaling import (
+    exponents_to_factor_out,
+    ldexp,
+    scale_term,
+    size_exponent,
+    size_exponents,
+)
 
 _CHUNK_BYTES = 4 * 2**20
 """Of what is formed of some tokens at a time, however large the result is."""

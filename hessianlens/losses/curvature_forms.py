@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hessianlens.checks import check_dense, check_finite, check_tensor
 from hessianlens.errors import InputError, expect
-from hessianlens.operators.factor import Factor
+from hessianlens.operators.term import Factor
 
 if TYPE_CHECKING:
     from typing import Self

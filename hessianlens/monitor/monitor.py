@@ -20,7 +20,7 @@ from hessianlens.errors import (
     check_whole,
     expect,
 )
-from hessianlens.memory.limits import lacks_memory
+from hessianlens.memory import lacks_memory
 from hessianlens.models.adapters import problem as make_problem
 from hessianlens.models.adapters.assembly import LossLike
 from hessianlens.monitor.alarms import new_alarms

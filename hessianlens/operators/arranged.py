@@ -12,10 +12,10 @@ from torch import Tensor
 from hessianlens.errors import InputError, check_function, check_number, check_that, check_whole, describe_value
 from hessianlens.failures import failures_as_input_errors
 from hessianlens.operators.base import StructuredOperator
+from hessianlens.operators.exponent_scaling import Scaled
 from hessianlens.operators.grid import BlockGrid
 from hessianlens.operators.kronecker import Rearranged
 from hessianlens.operators.operator import Operator
-from hessianlens.operators.scaled import Scaled
 
 Arrangement = Callable[[Tensor], list[Tensor]]
 

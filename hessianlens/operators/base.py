@@ -11,8 +11,8 @@ from torch import Tensor
 
 from hessianlens.checks import check_dtype
 from hessianlens.errors import InputError, check_that, check_whole, expect
+from hessianlens.operators.exponent_scaling import Scaled
 from hessianlens.operators.operator import Operator
-from hessianlens.operators.scaled import Scaled
 from hessianlens.sizes import readable
 from hessianlens.state_guard import restores_state
 

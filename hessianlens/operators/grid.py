@@ -21,10 +21,10 @@ from hessianlens.errors import (
 )
 from hessianlens.failures import failures_as_input_errors
 from hessianlens.operators.base import IMMEDIATE_MAX_MULTIPLY_ADDS, StructuredOperator, check_place, check_shape
-from hessianlens.operators.mirrored import write_transposed
+from hessianlens.operators.dense_block import write_transposed
+from hessianlens.operators.exponent_scaling import Scaled
 from hessianlens.operators.operator import Operator
 from hessianlens.operators.product import Product
-from hessianlens.operators.scaled import Scaled
 from hessianlens.state_guard import restores_state
 
 Name = Hashable

@@ -13,9 +13,9 @@ from torch import Tensor
 from hessianlens.display import Cells, facts
 from hessianlens.errors import Refusal, check_function, check_that
 from hessianlens.operators.base import StructuredOperator
+from hessianlens.operators.exponent_scaling import Scaled
 from hessianlens.operators.kronecker import Rearranged
 from hessianlens.operators.operator import Operator
-from hessianlens.operators.scaled import Scaled
 from hessianlens.state_guard import restores_state
 
 T = TypeVar("T")

@@ -13,11 +13,8 @@ from string import ascii_lowercase
 import torch
 
 from hessianlens.notation import COLUMN_AXES, ROW_AXES, SEQUENCE
-from hessianlens.operators.contraction import contract, cost, index_sizes
-from hessianlens.operators.exponent_scaling import balance_factors, normalise_term
-from hessianlens.operators.factor import Factor
-from hessianlens.operators.scaled import Scaled
-from hessianlens.operators.term import Term
+from hessianlens.operators.exponent_scaling import Scaled, balance_factors, normalise_term
+from hessianlens.operators.term import Factor, Term, contract, cost, index_sizes
 
 _SUMMED = "".join(x for x in ascii_lowercase if x not in ROW_AXES + COLUMN_AXES)
 _SECOND_COPY = str.maketrans(_SUMMED, _SUMMED.upper())

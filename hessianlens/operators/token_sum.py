@@ -14,16 +14,13 @@ from hessianlens.errors import InputError, check_number, check_that, expect
 from hessianlens.failures import failures_as_input_errors
 from hessianlens.notation import COLUMN_AXES, ROW_AXES, VECTORS
 from hessianlens.operators.base import StructuredOperator, check_parameter, check_place
-from hessianlens.operators.contraction import cost
 from hessianlens.operators.dense_block import accumulate_term
-from hessianlens.operators.exponent_scaling import equalise_factors
-from hessianlens.operators.factor import Factor
+from hessianlens.operators.exponent_scaling import Scaled, equalise_factors
 from hessianlens.operators.inner_products import inner_product, squared_norm
 from hessianlens.operators.kronecker import Rearranged
 from hessianlens.operators.operator import Operator
 from hessianlens.operators.product import Product
-from hessianlens.operators.scaled import Scaled
-from hessianlens.operators.term import Term
+from hessianlens.operators.term import Factor, Term, cost
 
 _TRANSPOSE = str.maketrans(ROW_AXES + COLUMN_AXES, COLUMN_AXES + ROW_AXES)
 _ONTO_DIAGONAL = str.maketrans(COLUMN_AXES, ROW_AXES)

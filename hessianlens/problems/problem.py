@@ -19,11 +19,16 @@ from hessianlens.checks import check_device, check_precision
 from hessianlens.display import DisplayableRows, Dot, Dots, Picture
 from hessianlens.distributed import SINGLE_RANK, Ranks
 from hessianlens.errors import InputError, check_that, describe_value, suggest_names
-from hessianlens.problems.batch import Batch, move
-from hessianlens.problems.block import Block
-from hessianlens.problems.logits import ClassesLoss, LogitsForward
-from hessianlens.problems.reference_computation import CutBatches, ReferenceComputation, uncut_batches
-from hessianlens.problems.selection import matches
+from hessianlens.problems.batch import (
+    Batch,
+    ClassesLoss,
+    CutBatches,
+    LogitsForward,
+    ReferenceComputation,
+    move,
+    uncut_batches,
+)
+from hessianlens.problems.block import Block, matches
 from hessianlens.state_guard import restores_state
 
 T = TypeVar("T")

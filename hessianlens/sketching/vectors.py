@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.operators import StructuredOperator
-from hessianlens.operators.columns import square_by_columns
+from hessianlens.operators.operator import square_by_columns
 from hessianlens.sketching.sampler import OnProbes, Sampler
 from hessianlens.spectra import Estimate, Probes
 from hessianlens.spectra.norms import lengths_of

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import hessianlens as hl
-from hessianlens.memory import limits
+from hessianlens import memory
 from tests.oracles.comparison import assert_same
 from tests.variants import randn, self_attention, square_loss, tokens
 
@@ -56,7 +56,7 @@ def test_hessian_sees_the_moments() -> None:
 
 
 def test_third_moment_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "available_bytes", lambda device: 1000)
+    monkeypatch.setattr(memory, "available_bytes", lambda device: 1000)
     with pytest.raises(hl.InputError, match="third_moment_along"):
         hl.attention.third_moment(torch.full((2, 2), 0.5), torch.ones(2, 256))
 

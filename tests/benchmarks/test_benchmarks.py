@@ -34,7 +34,7 @@ from benchmarks.results import OURS, PEER, Memory, Result, Spread, Timing
 from benchmarks.tables import rendered
 from benchmarks.wording import verdict
 from hessianlens.operators import Factor
-from hessianlens.operators.contraction import contract
+from hessianlens.operators.term import contract
 
 ROOT = Path(__file__).resolve().parents[2]
 TRACES = [b.name for b in layer_trace.BENCHMARKS]

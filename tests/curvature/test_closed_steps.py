@@ -79,7 +79,7 @@ def test_both_derivatives(name: str) -> None:
 
 
 def test_a_cotangent_that_is_left_out_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hessianlens.attention.sdpa.form import AttentionForm
+    from hessianlens.attention.sdpa.call import AttentionForm
 
     right = AttentionForm.hvp
     monkeypatch.setattr(AttentionForm, "hvp", lambda *args, of_g=None, **how: right(*args, **how))

@@ -8,8 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from hessianlens.derivatives.difference import VALUE, Agreement, DirectionSample, compare, confirm
-from hessianlens.derivatives.potential import cannot_be_differentiated_twice, hides_a_derivative
+from hessianlens.derivatives.difference import (
+    VALUE,
+    Agreement,
+    DirectionSample,
+    cannot_be_differentiated_twice,
+    compare,
+    confirm,
+    hides_a_derivative,
+)
 from tests.curvature.refused import (
     CoarseTanh,
     CoarseTwiceTanh,

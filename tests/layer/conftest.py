@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hessianlens.layer import dense, expansion, scores
-from hessianlens.operators import contraction, inner_products
+from hessianlens.operators import inner_products, term
 
 
 @pytest.fixture
@@ -15,4 +15,4 @@ def as_if_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expansion, "_SMALL", 0)
     monkeypatch.setattr(scores, "_CHUNK_BYTES", 1)
     monkeypatch.setattr(inner_products, "_HALVING_PAYS", 0.0)
-    monkeypatch.setattr(contraction, "WORKSPACE_BYTES", 256)
+    monkeypatch.setattr(term, "WORKSPACE_BYTES", 256)

@@ -7,7 +7,7 @@ import torch
 
 import hessianlens as hl
 from hessianlens.layer import dense, hessian
-from hessianlens.operators import mirrored
+from hessianlens.operators import dense_block
 from tests.oracles.autograd import dense_hessian
 from tests.oracles.comparison import assert_same
 from tests.variants import ALL_ACTIVATIONS, layers, losses, randn, self_attention, square_loss, tokens
@@ -75,8 +75,8 @@ def test_blocks_below_the_diagonal_are_written_by_tiles_of_any_size(monkeypatch:
     layer, X = self_attention(), tokens(2)
     H = hl.attention_hessian(layer, X, square_loss(X))
     at_once = H.full.to_dense()
-    monkeypatch.setattr(mirrored, "_ROWS", 5)
-    monkeypatch.setattr(mirrored, "_COLUMNS", 7)
+    monkeypatch.setattr(dense_block, "_ROWS", 5)
+    monkeypatch.setattr(dense_block, "_COLUMNS", 7)
     by_tiles = H.full.to_dense()
     assert torch.equal(by_tiles, at_once)
     assert_same(by_tiles, by_tiles.T)

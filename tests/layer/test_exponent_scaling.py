@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import hessianlens as hl
-from hessianlens.operators.scaled import ldexp
+from hessianlens.operators.exponent_scaling import ldexp
 from tests.variants import ALL_ACTIVATIONS, randn
 
 WIDTH, KEYS, LENGTH = 3, 2, 4

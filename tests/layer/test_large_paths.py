@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import hessianlens as hl
-from hessianlens.operators import Factor, contraction
+from hessianlens.operators import Factor, term
 from tests.oracles.autograd import dense_hessian, hessian_vector_product, score_split
 from tests.oracles.comparison import assert_same
 from tests.oracles.layers import PARTS, assert_witnesses_agree
@@ -45,12 +45,12 @@ def test_layers_and_losses(kind: str, loss: str) -> None:
 @pytest.mark.usefixtures("as_if_large")
 def test_slicing_takes_place(monkeypatch: pytest.MonkeyPatch) -> None:
     sliced = []
-    original = contraction._contract_in_slices
-    monkeypatch.setattr(contraction, "_contract_in_slices", lambda *args: sliced.append(1) or original(*args))
+    original = term._contract_in_slices
+    monkeypatch.setattr(term, "_contract_in_slices", lambda *args: sliced.append(1) or original(*args))
     letters = ("nj", "nl", "jl", "lm", "jm", "nm")
     factors = [Factor("A", x, randn(12, 12, seed=k)) for k, x in enumerate(letters)]
     expected = torch.einsum("nj,nl,jl,lm,jm,nm->", *(f.tensor for f in factors))
-    assert_same(contraction.contract(factors, ""), expected)
+    assert_same(term.contract(factors, ""), expected)
     assert sliced
 
 

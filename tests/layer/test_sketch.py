@@ -10,7 +10,7 @@ import torch
 import hessianlens as hl
 from hessianlens.errors import Refusal
 from hessianlens.layer.sketch import Points, Unfolding, score_matrices, unfolding
-from hessianlens.layer.sketch.several import SeveralBlocks
+from hessianlens.layer.sketch.unfolding import SeveralBlocks
 from tests.variants import (
     ALL_ACTIVATIONS,
     DOUBLE,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import hessianlens as hl
 from hessianlens.attention.activations import Softmax
-from hessianlens.layer import dense, diagonal, head_tangent, hessian, paired_traces, tangent
+from hessianlens.layer import dense, diagonal, head_tangent, hessian, tangent
 from hessianlens.layer.projection import Projection
 from hessianlens.operators import BlockGrid, TokenSum
 from tests.layer.test_rotary import rotary
@@ -225,11 +225,11 @@ def test_traces_of_queries_and_keys_from_one_product_and_by_columns(
 ) -> None:
     """A few tokens at a time, then as if the products of all entries of values and tokens had no room."""
     X, layer = tokens(2), self_attention(activation=ALL_ACTIVATIONS[activation](), causal=True)
-    monkeypatch.setattr(paired_traces, "_WORKSPACE_BYTES", 3 * 8 * layer.d_model * layer.d_v)
+    monkeypatch.setattr(diagonal, "_PAIRED_WORKSPACE_BYTES", 3 * 8 * layer.d_model * layer.d_v)
     together = hl.attention_hessian(layer, X, losses(X)[loss])
     assert_diagonals(together.full)
     assert together._tangent.diagonals[0]._paired_traces is not None
-    monkeypatch.setattr(paired_traces, "_PAIRS_BYTES", 0)
+    monkeypatch.setattr(diagonal, "_PAIRS_BYTES", 0)
     by_columns = hl.attention_hessian(layer, X, losses(X)[loss])
     assert by_columns._tangent.diagonals[0]._paired_traces is None
     for name in ("Q", "K"):
@@ -237,13 +237,13 @@ def test_traces_of_queries_and_keys_from_one_product_and_by_columns(
 
 
 def test_a_wrong_trace_of_queries_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = paired_traces.outer_traces
+    right = diagonal.outer_traces
 
     def wrong(*given: object) -> tuple[Tensor, Tensor]:
         queries, keys = right(*given)  # type: ignore[arg-type]
         return keys, queries
 
-    monkeypatch.setattr(paired_traces, "outer_traces", wrong)
+    monkeypatch.setattr(diagonal, "outer_traces", wrong)
     grid = hessian_of("self-attention", "cross-entropy").full
     with pytest.raises(AssertionError):
         assert_diagonals(grid)

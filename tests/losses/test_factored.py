@@ -7,7 +7,7 @@ import torch
 
 from hessianlens.losses import LowRankTokenCurvature, ScalarCurvature, TokenCurvature
 from hessianlens.losses.curvature_forms import FactoredTokenCurvature
-from hessianlens.operators.contraction import contract
+from hessianlens.operators.term import contract
 from tests.oracles.comparison import assert_same
 from tests.variants import DOUBLE, randn
 

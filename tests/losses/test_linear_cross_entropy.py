@@ -12,8 +12,7 @@ from torch.nn import functional as F
 
 import hessianlens as hl
 from hessianlens.losses.fused_cross_entropy import CrossEntropyForm, Part, form
-from hessianlens.losses.fused_cross_entropy.row_parts import TokenRows
-from hessianlens.losses.fused_cross_entropy.settings import CrossEntropyRule
+from hessianlens.losses.fused_cross_entropy.row_parts import CrossEntropyRule, TokenRows
 from hessianlens.memory import LiveBytes
 
 loss_of = hl.losses.linear_cross_entropy

@@ -8,8 +8,7 @@ from torch.autograd.functional import hessian, jacobian
 
 import hessianlens as hl
 from hessianlens.losses import OutputCurvature, as_curvature
-from hessianlens.operators.contraction import contract
-from hessianlens.operators.factor import Factor
+from hessianlens.operators.term import Factor, contract
 from tests.oracles.comparison import assert_same
 from tests.variants import losses, randn
 

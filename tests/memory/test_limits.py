@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from hessianlens import memory
 from hessianlens.errors import InputError
-from hessianlens.memory import available_bytes, ensure_fits, limits, memory_errors_explained, process_bytes
+from hessianlens.memory import available_bytes, ensure_fits, memory_errors_explained, process_bytes
 
 CPU = torch.device("cpu")
 
@@ -34,7 +35,7 @@ def test_sizes_of_any_magnitude_are_refused() -> None:
 
 
 def test_the_limit_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "_CGROUP", tmp_path)
+    monkeypatch.setattr(memory, "_CGROUP", tmp_path)
     unlimited = available_bytes(CPU)
     for name, text in {"memory.max": "3000", "memory.current": "1000", "memory.stat": "inactive_file 500\n"}.items():
         (tmp_path / name).write_text(text)

@@ -15,8 +15,8 @@ import hessianlens as hl
 from hessianlens.curvature import Linearisation
 from hessianlens.curvature.tape import TapedLinearisation
 from hessianlens.curvature.tape.recording import record_function
-from hessianlens.models.adapters import fused_kernels
-from hessianlens.models.adapters.fused_kernels import LongAttention
+from hessianlens.models.adapters import twice_differentiable
+from hessianlens.models.adapters.twice_differentiable import LongAttention
 from hessianlens.network.base.dry_run import DryRun
 from hessianlens.problems import Problem
 from tests.curvature import hugging_face, networks
@@ -89,9 +89,9 @@ def test_some_models_call_fused_attention() -> None:
 
 def test_attention_goes_in_chunks_where_its_weights_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
     q = randn(1, 2, 6, 3)
-    monkeypatch.setattr(fused_kernels, "LONG", 6)
+    monkeypatch.setattr(twice_differentiable, "LONG", 6)
     for limit, chunks in ((2 * 6 * 6 * 8, True), (2 * 6 * 6 * 8 + 1, False)):
-        monkeypatch.setattr(fused_kernels, "_LARGE_BYTES", limit)
+        monkeypatch.setattr(twice_differentiable, "_LARGE_BYTES", limit)
         with LongAttention("auto") as met:
             nnf.scaled_dot_product_attention(q, q, q)
         assert met.in_chunks is chunks
@@ -101,7 +101,7 @@ def test_attention_goes_in_chunks_where_its_weights_are_large(monkeypatch: pytes
 
 
 def test_a_problem_with_long_sequences_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused_kernels, "_LARGE_BYTES", 1)
+    monkeypatch.setattr(twice_differentiable, "_LARGE_BYTES", 1)
     long = hugging_face.gpt2(n_positions=512)
     assert _in_chunks(hl.problem(long, {"input_ids": tokens(1, 512)}, verify=False))
     assert not _in_chunks(hl.problem(long, {"input_ids": tokens(1, 512)}, attention="math", verify=False))
@@ -157,8 +157,8 @@ def test_an_unknown_kernel_is_refused() -> None:
 def test_what_chunks_cannot_take_goes_to_pytorch() -> None:
     q = randn(1, 2, 3, 4)
     asked = {"query": q, "key": q, "value": q, "attn_mask": torch.ones(3, 3).to_sparse()}
-    assert "sparse" in fused_kernels._refusal(asked)
-    assert fused_kernels._refusal({"query": q, "key": q, "value": q, "soft": 1.0}) == "it is called with soft"
+    assert "sparse" in twice_differentiable._refusal(asked)
+    assert twice_differentiable._refusal({"query": q, "key": q, "value": q, "soft": 1.0}) == "it is called with soft"
 
 
 # --- with the rest of the library ------------------------------------------------------------------------------------
@@ -202,8 +202,10 @@ def test_a_rehearsal_without_contents_knows_that_chunks_keep_less() -> None:
 
 
 def test_a_wrong_scale_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = fused_kernels.scaled_dot_product_attention
-    monkeypatch.setattr(fused_kernels, "scaled_dot_product_attention", lambda **asked: right(**{**asked, "scale": 0.3}))
+    right = twice_differentiable.scaled_dot_product_attention
+    monkeypatch.setattr(
+        twice_differentiable, "scaled_dot_product_attention", lambda **asked: right(**{**asked, "scale": 0.3})
+    )
     with pytest.raises(
         hl.InputError, match=r"attention: the loss of batch 0 is .* in chunks and .* give attention='math'"
     ):

@@ -83,8 +83,8 @@ def test_neither_logits_nor_attention_go_through_chunks(
     def refuse(*_: object, **__: object) -> Tensor:
         raise AssertionError("chunks")
 
-    monkeypatch.setattr("hessianlens.models.adapters.class_loss.linear_cross_entropy", refuse)
-    monkeypatch.setattr("hessianlens.models.adapters.fused_kernels.scaled_dot_product_attention", refuse)
+    monkeypatch.setattr("hessianlens.models.adapters.losses.linear_cross_entropy", refuse)
+    monkeypatch.setattr("hessianlens.models.adapters.twice_differentiable.scaled_dot_product_attention", refuse)
     with pytest.raises(hl.InputError, match="chunks"):
         made.total_loss()
     assert float(made.as_written().total_loss()) == pytest.approx(plain(net, batch), rel=1e-12)

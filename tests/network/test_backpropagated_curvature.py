@@ -16,7 +16,6 @@ from hessianlens.network.routes.linear_map import (
     LinearMaps,
     backpropagation,
     batch_graph,
-    cached_curvature,
     steps,
 )
 from hessianlens.network.routes.linear_map import (
@@ -72,7 +71,7 @@ def found_and_expected(problem: Problem, name: str) -> tuple[int, float]:
         found = maps.curvature(plan, number)
         hooks = maps.graphs.hooked_batch(number, (plan.row[number],))
         (first, second), row, column = plan.groups[number], plan.row[number], plan.column[number]
-        (expected,) = cached_curvature.site_curvatures(hooks, row, first, [(column, second)], lambda: None)
+        (expected,) = backpropagation.site_curvatures(hooks, row, first, [(column, second)], lambda: None)
         for part in ("ggn", "functional"):
             size = max(float(getattr(expected, part).norm()), 1e-6)
             worst = max(worst, float((getattr(found, part) - getattr(expected, part)).norm()) / size)

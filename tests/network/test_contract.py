@@ -14,8 +14,8 @@ from torch import Tensor
 
 import hessianlens as hl
 from hessianlens.curvature import MATRIX_FREE, HessianOperator
-from hessianlens.operators import LinearCombination, Operator, TokenSum, columns
-from hessianlens.operators.scaled import Scaled
+from hessianlens.operators import LinearCombination, Operator, TokenSum, operator
+from hessianlens.operators.exponent_scaling import Scaled
 from tests.curvature.registry import dense_of, problem_of
 from tests.operators.registry import OPERATORS as CLOSED_FORMS
 from tests.operators.registry import kronecker_sum
@@ -254,7 +254,7 @@ class Counting(HessianOperator):
 
 def test_the_shorter_side_is_gone_through_some_vectors_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     problem, (_, dense) = problem_of(TOY), block("full", Q, MLP)
-    monkeypatch.setattr(columns, "_WORKSPACE", 5 * max(dense.shape))
+    monkeypatch.setattr(operator, "_WORKSPACE", 5 * max(dense.shape))
     for rows, cols, matrix in ((Q, MLP, dense), (MLP, Q, dense.T)):
         op = Counting(problem, problem.select(rows), problem.select(cols))
         for found, expected in ((op.frobenius_norm, matrix.norm()), (op.to_dense, matrix)):
@@ -266,7 +266,7 @@ def test_the_shorter_side_is_gone_through_some_vectors_at_a_time(monkeypatch: py
 
 def test_trace_and_diagonal_are_found_some_columns_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     problem, (_, dense) = problem_of(TOY), block("full", Q)
-    monkeypatch.setattr(columns, "_WORKSPACE", 5 * len(dense))
+    monkeypatch.setattr(operator, "_WORKSPACE", 5 * len(dense))
     op = Counting(problem, problem.select(Q), problem.select(Q))
     Counting.widths.clear()
     assert_same(op.diagonal(), dense.diagonal())
@@ -308,8 +308,8 @@ def test_products_that_are_not_finite_are_refused() -> None:
 
 def test_a_dense_matrix_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     op, dense = block("full", MLP)
-    monkeypatch.setattr("hessianlens.memory.limits.available_bytes", lambda device: 1000)
-    monkeypatch.setattr("hessianlens.memory.limits._NEVER_A_PROBLEM", 0)
+    monkeypatch.setattr("hessianlens.memory.available_bytes", lambda device: 1000)
+    monkeypatch.setattr("hessianlens.memory._NEVER_A_PROBLEM", 0)
     with pytest.raises(hl.InputError, match=f"The dense matrix of shape {'x'.join(map(str, dense.shape))} would need"):
         op.to_dense()
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 import hessianlens as hl
 from hessianlens.operators import ArrangedGrid, BlockGrid, Factor, Term, TokenSum
-from hessianlens.operators.scaled import Scaled
+from hessianlens.operators.exponent_scaling import Scaled
 from tests.oracles.comparison import assert_same
 from tests.variants import randn
 

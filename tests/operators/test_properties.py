@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from hessianlens.operators import Factor, TokenSum, contraction
-from hessianlens.operators.scaled import Scaled
+from hessianlens.operators import Factor, TokenSum, term
+from hessianlens.operators.exponent_scaling import Scaled
 from tests.operators.registry import OPERATORS, kronecker_sum
 from tests.oracles.properties import PROPERTIES
 
@@ -22,7 +22,7 @@ def test_property(kind: str, prop) -> None:
 @pytest.mark.parametrize("kind", ["wide block QQ", "wide block VQ", "wide block QK"])
 def test_property_when_the_workspace_is_tiny(kind: str, prop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Slicing changes nothing."""
-    monkeypatch.setattr(contraction, "WORKSPACE_BYTES", 1024)
+    monkeypatch.setattr(term, "WORKSPACE_BYTES", 1024)
     prop(*OPERATORS[kind]())
 
 

@@ -7,8 +7,8 @@ import torch
 from curvlinops._torch_base import PyTorchLinearOperator
 
 import hessianlens as hl
-from hessianlens.memory import limits
-from hessianlens.operators import Factor, Term, TokenSum, contraction
+from hessianlens import memory
+from hessianlens.operators import Factor, Term, TokenSum, term
 from tests.operators.registry import kronecker_sum
 from tests.oracles.comparison import assert_same
 from tests.variants import randn, self_attention, square_loss, tokens
@@ -72,7 +72,7 @@ def test_dense_form_that_does_not_fit_is_refused_with_its_size(monkeypatch: pyte
     with pytest.raises(hl.InputError, match=r"262144x262144 would need 512\.0 GiB.*op @ v"):
         op.to_dense()
     assert float(op.trace()) > 0
-    monkeypatch.setattr(limits, "available_bytes", lambda device: 20_000_000)
+    monkeypatch.setattr(memory, "available_bytes", lambda device: 20_000_000)
     smaller = self_attention(40, 0, width=48, output=None)
     op = hl.attention_hessian(smaller, randn(2, 48), hl.SquareLoss(randn(2, 48))).full["Q", "Q"]
     with pytest.raises(
@@ -88,14 +88,14 @@ def test_nothing_of_the_size_of_a_block_is_formed() -> None:
     X = randn(2, 20, 64)
     H = hl.attention_hessian(layer, X, hl.SquareLoss(randn(2, 20, 64, seed=1)))
     entries = (64 * 48) ** 2
-    contraction.compile_contraction.cache_clear()
+    term.compile_contraction.cache_clear()
     for row in "QKV":
         for column in "QKV":
             op = H.full[row, column]
             assert op.held_bytes < 0.05 * entries * 8
             op @ randn(op.shape[1])
             op.frobenius_norm()
-    assert contraction.compile_contraction.cache_info().currsize > 0
+    assert term.compile_contraction.cache_info().currsize > 0
 
 
 def test_blocks_are_built_once_and_mirrored() -> None:
@@ -168,5 +168,5 @@ def test_products_in_lower_precision() -> None:
 def test_identity_alone() -> None:
     """Identities closed upon themselves count their size."""
     x = Factor("x", "a", torch.tensor([2.0, 3.0]))
-    assert float(contraction.contract([x, Factor.identity("bd", 4), Factor.identity("db", 4)], "")) == 20.0
-    assert contraction.contract([x, Factor.identity("bd", 3)], "b").tolist() == [5.0, 5.0, 5.0]
+    assert float(term.contract([x, Factor.identity("bd", 4), Factor.identity("db", 4)], "")) == 20.0
+    assert term.contract([x, Factor.identity("bd", 3)], "b").tolist() == [5.0, 5.0, 5.0]

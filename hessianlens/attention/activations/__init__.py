@@ -1,20 +1,19 @@
 """Attention activations: value and two row derivatives each."""
 
 from hessianlens.attention.activations.base import Activation
-from hessianlens.attention.activations.capped import SoftCapped
 from hessianlens.attention.activations.elementwise import (
     Elementwise,
     ElementwiseFunction,
     Exp,
     Linear,
     ReLU,
+    RowNormalised,
     Sigmoid,
     Tanh,
 )
-from hessianlens.attention.activations.normalised import RowNormalised
 from hessianlens.attention.activations.registry import ACTIVATIONS, ActivationLike, as_activation
 from hessianlens.attention.activations.rowwise import RowFunction
-from hessianlens.attention.activations.softmax import Softmax
+from hessianlens.attention.activations.softmax import SoftCapped, Softmax
 
 __all__ = [
     "ACTIVATIONS",

@@ -7,8 +7,7 @@ from abc import ABC, abstractmethod
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from hessianlens.attention.row_tangent import RowTangent
-from hessianlens.attention.rows import RowMatrices
+from hessianlens.attention.rows import RowMatrices, RowTangent
 from hessianlens.errors import check_that
 
 Scores = Float[Tensor, "s i l"]

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from hessianlens.attention.activations.base import Activation
-from hessianlens.attention.activations.elementwise import Exp, Linear, ReLU, Sigmoid, Tanh
-from hessianlens.attention.activations.normalised import normalised_relu, raw_row_sum
+from hessianlens.attention.activations.elementwise import Exp, Linear, ReLU, Sigmoid, Tanh, normalised_relu, raw_row_sum
 from hessianlens.attention.activations.rowwise import RowFunction
 from hessianlens.attention.activations.softmax import Softmax
 from hessianlens.errors import InputError

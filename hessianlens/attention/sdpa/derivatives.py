@@ -12,10 +12,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from hessianlens.attention.sdpa.chunking import AttentionOperands
+from hessianlens.attention.sdpa.chunking import (
+    AttentionOperands,
+    AttentionRule,
+    ChunkPiece,
+    ScoreChange,
+    expect_no_capped_bias,
+    pieces,
+)
 from hessianlens.attention.sdpa.gathering import AttentionGradients, QueryRows
-from hessianlens.attention.sdpa.piece import ChunkPiece, ScoreChange, expect_no_capped_bias, pieces
-from hessianlens.attention.sdpa.settings import AttentionRule
 from hessianlens.derivatives.closed_form import Parts, own_precision
 
 

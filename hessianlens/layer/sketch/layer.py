@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
+import torch
+
 from hessianlens.attention.state import HeadState, ScorePort, ValuePort
 from hessianlens.errors import Refusal, check_choice, check_that
 from hessianlens.layer.functional import score_pair_matrix
 from hessianlens.layer.head_tangent import SUMMANDS
-from hessianlens.layer.sketch.counted import score_norm_cost
 from hessianlens.layer.sketch.score_block import ScoreBlock
 from hessianlens.layer.sketch.score_matrices import ScoreMatrices
 from hessianlens.layer.sketch.unfolding import Unfolding
 from hessianlens.layer.sketch.value_block import ValueBlock
 from hessianlens.layer.sketch.value_score_block import ValueScoreBlock
 from hessianlens.losses import LossDerivatives, UncoupledCurvature
+from hessianlens.notation import SEQUENCE
+from hessianlens.operators import Factor, Term
+from hessianlens.operators.inner_products import squared_norm_cost
 
 Name = Hashable
 _ALL = slice(None)
@@ -119,3 +123,35 @@ def _cut_score(port: ScorePort, rows: slice) -> ScorePort:
     if port.vector_axis == 0:
         return replace(port, vector=port.vector[..., rows])
     return replace(port, matrix=port.matrix[..., rows])
+
+
+def score_norm_cost(heads: tuple[HeadState, HeadState], ports: tuple[ScorePort, ScorePort], pair: bool) -> float:
+    """Multiply-adds of the exact squared norm of a block between two score parameters.
+
+    Args:
+        heads: Head of the rows and of the columns.
+        ports: How the two parameters enter.
+        pair: Whether there is a T-functional summand.
+    """
+    sequences, queries, length = heads[0].scores.shape
+    widths, carried = [port.matrix_width for port in ports], [port.vector.shape[-1] for port in ports]
+    tokens, turned = sequences * queries, any(port.key_turn is not None for port in ports)
+
+    def factor(indices: str, *shape: int) -> Factor:
+        return Factor("", SEQUENCE + indices, torch.empty(sequences, *shape, device="meta"))
+
+    keys = ["l" if port.key_turn is not None else "" for port in ports]
+    left = factor(f"i{keys[0]}a", queries, *([length] if keys[0] else []), carried[0])
+    right = factor(f"i{'m' if keys[1] else ''}c", queries, *([length] if keys[1] else []), carried[1])
+    built = tokens * length * (8.0 * length + heads[0].values.shape[-1])
+    if turned or length * length <= widths[0] * widths[1]:
+        sides = factor("lb", length, widths[0]), factor("md", length, widths[1])
+        term = Term(1.0, (left, sides[0], factor("ilm", queries, length, length), sides[1], right))
+    else:
+        built += tokens * length * widths[1] * (length + widths[0])
+        term = Term(1.0, (left, factor("ibd", queries, *widths), right))
+    terms = [term]
+    if pair:
+        B = Factor("B", "ad", torch.empty(carried[0], widths[1], device="meta"))
+        terms.append(Term(1.0, (B, Factor.identity("bc", widths[0]))))
+    return built + squared_norm_cost(terms)

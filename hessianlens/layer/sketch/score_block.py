@@ -10,7 +10,7 @@ from torch import Tensor
 from hessianlens.attention.state import ScorePort
 from hessianlens.layer.sketch.score_matrices import ScoreMatrices
 from hessianlens.layer.sketch.unfolding import RANK, Points, TokenPairs, Unfolding
-from hessianlens.operators.scaled import scale_to_unit_maximum
+from hessianlens.operators.exponent_scaling import scale_to_unit_maximum
 
 _WORKSPACE_BYTES = 2**25
 """Room for random matrices between the tokens of a sequence."""

@@ -9,7 +9,7 @@ from torch.linalg import vecdot
 from hessianlens.attention.state import ValuePort
 from hessianlens.layer.sketch.unfolding import RANK, Points, TokenPairs, Unfolding
 from hessianlens.losses import TokenCurvature, UncoupledCurvature
-from hessianlens.operators.scaled import scale_to_unit_maximum
+from hessianlens.operators.exponent_scaling import scale_to_unit_maximum
 
 _WORKSPACE_BYTES = 2**25
 """Room for products of random vectors with the curvatures of all tokens."""

@@ -18,7 +18,7 @@ from hessianlens.attention.state import HeadState, ScorePort, ValuePort
 from hessianlens.layer.head_tangent import Summands
 from hessianlens.layer.sketch.unfolding import RANK, Points, Unfolding
 from hessianlens.losses import LossDerivatives, ScalarCurvature, UncoupledCurvature
-from hessianlens.operators.scaled import scale_to_unit_maximum
+from hessianlens.operators.exponent_scaling import scale_to_unit_maximum
 
 _WORKSPACE_BYTES = 2**25
 """Room for what a stack of random matrices makes of every pair of tokens."""

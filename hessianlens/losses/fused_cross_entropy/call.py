@@ -8,7 +8,7 @@ from torch import Tensor
 from hessianlens.checks import check_dense
 from hessianlens.errors import check_choice, check_number, check_that, expect
 from hessianlens.losses.fused_cross_entropy.form import CrossEntropyForm, cross_entropy
-from hessianlens.losses.fused_cross_entropy.settings import CrossEntropyRule
+from hessianlens.losses.fused_cross_entropy.row_parts import CrossEntropyRule
 from hessianlens.sizes import parse_size
 
 MEMORY = "256 MiB"

@@ -19,10 +19,15 @@ from hessianlens.errors import InputError, check_choice, check_flag, expect
 from hessianlens.failures import failures_as_input_errors
 from hessianlens.memory import ensure_fits
 from hessianlens.models.adapters.batches import SPANS, check_ids, check_micro_batch, targets_of
-from hessianlens.models.adapters.class_loss import ClassLoss
 from hessianlens.models.adapters.comparison import ModelComparison
-from hessianlens.models.adapters.fused_kernels import KERNELS, LONG, attention_notes, replacement_of_fused
-from hessianlens.models.adapters.losses import NOTE, StatedLoss, callable_loss, named_loss, with_decoder_inputs
+from hessianlens.models.adapters.losses import (
+    NOTE,
+    ClassLoss,
+    StatedLoss,
+    callable_loss,
+    named_loss,
+    with_decoder_inputs,
+)
 from hessianlens.models.adapters.micro_batches import cut_problem
 from hessianlens.models.adapters.outputs import as_tensor, call, wants_targets
 from hessianlens.models.adapters.precision import in_precision_of, precision_note, weights_note, widest_dtype
@@ -30,7 +35,14 @@ from hessianlens.models.adapters.shares import expect_same_weights, own_batches,
 from hessianlens.models.adapters.task_heads import decodes, head_kind, no_own_loss
 from hessianlens.models.adapters.torch_losses import derived_loss, recognise_torch_loss, torch_loss
 from hessianlens.models.adapters.trial_run import TrialRun, end_before_logits, ensure_batches_fit, first_run, run_dry
-from hessianlens.models.adapters.twice_differentiable import differentiable_twice, is_compiled
+from hessianlens.models.adapters.twice_differentiable import (
+    KERNELS,
+    LONG,
+    attention_notes,
+    differentiable_twice,
+    is_compiled,
+    replacement_of_fused,
+)
 from hessianlens.models.adapters.unembedding import LOGITS
 from hessianlens.models.adapters.weights import check_weights
 from hessianlens.models.adapters.wrappers import unwrap_model

@@ -19,10 +19,10 @@ from torch.nn.modules.loss import _Loss
 
 from hessianlens.derivatives.graph import leaves_of
 from hessianlens.errors import Refusal, expect
-from hessianlens.models.adapters.class_loss import ClassLoss
+from hessianlens.models.adapters.losses import ClassLoss
 from hessianlens.models.adapters.outputs import as_tensor, call
-from hessianlens.models.adapters.own_run import FirstBatch, floating_dtypes, has_own_digits, own_result
 from hessianlens.models.adapters.torch_losses import TorchShare
+from hessianlens.models.adapters.trial_run import FirstBatch, floating_dtypes, has_own_digits, own_result
 from hessianlens.models.adapters.twice_differentiable import own_kernels
 from hessianlens.models.adapters.unembedding import FusedLossCall, LastMap, logits_note
 from hessianlens.problems import Batch, BatchLoss, Problem

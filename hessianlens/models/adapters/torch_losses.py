@@ -21,8 +21,16 @@ from torch.nn.modules.loss import _Loss
 from hessianlens.distributed import SINGLE_RANK, Ranks
 from hessianlens.errors import InputError, expect
 from hessianlens.failures import failures_as_input_errors
-from hessianlens.models.adapters.class_loss import ClassLoss, next_ones
-from hessianlens.models.adapters.losses import IGNORED, StatedLoss, callable_loss, check_classes, labels, targets_like
+from hessianlens.models.adapters.losses import (
+    IGNORED,
+    ClassLoss,
+    StatedLoss,
+    callable_loss,
+    check_classes,
+    labels,
+    next_ones,
+    targets_like,
+)
 from hessianlens.problems import Batch
 from hessianlens.state_guard import ModuleTensors
 

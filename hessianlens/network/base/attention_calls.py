@@ -19,7 +19,7 @@ from torch.nn import functional as nnf
 
 from hessianlens.derivatives.operation_mode import OperationMode
 from hessianlens.errors import InputError
-from hessianlens.memory.limits import lacks_memory
+from hessianlens.memory import lacks_memory
 from hessianlens.models.attention import Attention
 from hessianlens.network.base.recognition import inside_transform
 from hessianlens.problems import Batch, Problem, layer_of

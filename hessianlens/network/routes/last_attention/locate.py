@@ -15,18 +15,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hessianlens.attention.activations.capped import SoftCapped
+from hessianlens.attention.activations.softmax import SoftCapped
 from hessianlens.attention.layer import FactoredValueAttention
 from hessianlens.attention.rotary import RotaryAttention
+from hessianlens.derivatives.difference import random_like
 from hessianlens.derivatives.graph import expect_twice_differentiable, refusals_of, steps_of
-from hessianlens.derivatives.potential import random_like
 from hessianlens.errors import Refusal
 from hessianlens.models.transformer import Transformer
 from hessianlens.network.base.attention_calls import AttentionCall, AttentionCalls
-from hessianlens.network.base.coupling import Grouping, couples_no_groups, groupings
 from hessianlens.network.base.dry_run import sequences_of
 from hessianlens.network.base.hooks import Hooks
-from hessianlens.network.base.recognition import close
+from hessianlens.network.base.recognition import Grouping, close, couples_no_groups, groupings
 from hessianlens.network.base.uses import Kind, Use
 from hessianlens.network.routes.last_attention.operands import (
     NO_SOURCE,

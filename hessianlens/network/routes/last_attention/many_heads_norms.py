@@ -31,7 +31,7 @@ from hessianlens.network.routes.last_attention.grams import (
     weighted_gram,
 )
 from hessianlens.network.routes.last_attention.positionwise import PositionDerivatives
-from hessianlens.operators.scaled import scale_to_unit_maximum
+from hessianlens.operators.exponent_scaling import scale_to_unit_maximum
 
 
 class HeadNorms:

@@ -29,7 +29,7 @@ from hessianlens.network.routes.last_attention.grams import (
     weighted_gram,
 )
 from hessianlens.network.routes.last_attention.positionwise import PositionDerivatives
-from hessianlens.operators.scaled import largest_entry, scale_to_unit_maximum
+from hessianlens.operators.exponent_scaling import largest_entry, scale_to_unit_maximum
 
 _TILE = 8
 """Width of the tiles of a symmetric matrix; those below the diagonal are left out."""

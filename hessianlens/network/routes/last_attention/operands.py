@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 
 from hessianlens.attention.token_maps import Rotation
-from hessianlens.derivatives.potential import random_like
+from hessianlens.derivatives.difference import random_like
 from hessianlens.errors import Refusal
-from hessianlens.network.base.coupling import Grouping, groupings
-from hessianlens.network.base.recognition import close, entrywise_slope
+from hessianlens.network.base.recognition import Grouping, close, entrywise_slope, groupings
 
 NO_SOURCE = Refusal("do not come from a linear map")
 

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from hessianlens.attention.layer import MultiHeadAttention
+from hessianlens.derivatives.difference import random_like
 from hessianlens.derivatives.graph import expect_twice_differentiable, refusals_of
-from hessianlens.derivatives.potential import random_like
 from hessianlens.layer.hessian import AttentionHessian, hessian_at
 from hessianlens.losses import LossDerivatives, TokenCurvature, UncoupledCurvature
 from hessianlens.losses.curvature_forms import FactoredTokenCurvature

@@ -1,4 +1,4 @@
-"""Blocks between weights of the last attention layer, by its closed form.
+"""Blocks between weights of the last attention layer, by its closed form, and those of them that vanish.
 
 What lies behind the layer acts on every position alone, so it enters through a gradient and a small curvature matrix
 per token. These are computed once for all blocks of the layer, and not counted for one of them.
@@ -6,17 +6,20 @@ per token. These are computed once for all blocks of the layer, and not counted 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import cached_property
+
+import torch
+from torch import Tensor
 
 from hessianlens.curvature import tape_can_pay_off
 from hessianlens.errors import Refusal
 from hessianlens.memory import SAFE_SHARE, available_bytes
 from hessianlens.network.base import thresholds
-from hessianlens.network.base.question import Cost, Limits, Norms, Question, probe_vectors
+from hessianlens.network.base.question import PROBE_VECTORS, Cost, Limits, Norms, Question, probe_vectors
 from hessianlens.network.routes.last_attention import ExactAttention, closed_form_cost, exact_attention
 from hessianlens.network.routes.linear_map import LinearMapPlan, LinearMaps
-from hessianlens.operators import StructuredOperator
+from hessianlens.operators import ArrangedGrid, BlockGrid, StructuredOperator, TokenSum
 from hessianlens.problems import Block, Problem
 from hessianlens.sizes import readable
 
@@ -102,3 +105,49 @@ class LastAttentionRoute:
     def _found(self) -> ExactAttention:
         assert isinstance(self.located, ExactAttention)
         return self.located
+
+
+class ZeroRoute:
+    """Blocks of weights on which nothing depends: zero with everything, without rounding.
+
+    The same vector added to all keys of a row adds the same number to its scores. What changes the outputs at no
+    weights has no second derivative with any other weight either.
+
+    Args:
+        problem: From `hessianlens.problem`, with all of its data.
+        attention: The closed form of the last attention layer, which knows its activation.
+    """
+
+    name = "a block that vanishes"
+
+    def __init__(self, problem: Problem, attention: LastAttentionRoute) -> None:
+        self.problem, self._attention = problem, attention
+
+    def cost(self, question: Question) -> Cost | Refusal:
+        """Nothing."""
+        found = self._attention.closed_form((question.row, question.column), question.limits)
+        if isinstance(found, Refusal) or not (found.is_flat(question.row) or found.is_flat(question.column)):
+            return NOT_LAST_ATTENTION
+        reason = f"the same vector added to all keys of {found.prefix} changes none of its weights"
+        return Cost(reason, fast_matvecs=True)
+
+    def operator(self, question: Question, part: str) -> StructuredOperator:
+        """The matrix, without terms."""
+        row, column = question.row, question.column
+        shapes, dtype, device = [(1, block.numel) for block in (row, column)], self.problem.dtype, self.problem.device
+
+        def build(_: Hashable, __: Hashable) -> TokenSum:
+            return TokenSum([], shapes[0], shapes[1], dtype, device)
+
+        def cut(tensor: Tensor) -> list[Tensor]:
+            return [tensor.reshape(1, -1)]
+
+        same = row.name == column.name
+        grid = BlockGrid({row.name: shapes[0]}, {column.name: shapes[1]}, build, dtype, device, same)
+        return ArrangedGrid(grid, row.shape, column.shape, cut, cut)
+
+    def norms(self, question: Question, parts: Sequence[str]) -> Norms:
+        """All zero."""
+        shape = (*question.row.shape, PROBE_VECTORS)
+        zero = torch.zeros(shape, dtype=self.problem.dtype, device=self.problem.device)
+        return Norms(dict.fromkeys(parts, 0.0), dict.fromkeys(parts, zero))

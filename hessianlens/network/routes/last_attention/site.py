@@ -17,7 +17,7 @@ from hessianlens.models.adapters.batches import inputs_of
 from hessianlens.models.attention import Attention
 from hessianlens.models.block import TransformerBlock
 from hessianlens.models.transformer import Transformer
-from hessianlens.network.base.coupling import Grouping
+from hessianlens.network.base.recognition import Grouping
 from hessianlens.network.base.uses import Kind, Piece, Use, piece_of
 from hessianlens.problems import Batch, Block, Problem
 

@@ -24,10 +24,10 @@ from hessianlens.attention.layer import FactoredValueAttention, MultiHeadAttenti
 from hessianlens.attention.sides import InputCurvature, Side
 from hessianlens.attention.state import ScorePort, ValuePort
 from hessianlens.attention.token_maps import MatrixMap
-from hessianlens.derivatives.potential import random_like
+from hessianlens.derivatives.difference import random_like
 from hessianlens.errors import Refusal
 from hessianlens.memory import SAFE_SHARE, available_bytes
-from hessianlens.network.base.coupling import Grouping
+from hessianlens.network.base.recognition import Grouping
 from hessianlens.network.routes.last_attention.operands import NO_SOURCE, features_by_head, grouping_of, vjp_by_position
 from hessianlens.network.routes.last_attention.site import CLOSED_FORM, with_ones
 from hessianlens.sizes import readable

@@ -7,7 +7,7 @@ last map under a cross-entropy; `backpropagation`, its curvature brought to the 
 them (`steps`). `route` is what the planner asks.
 """
 
-from hessianlens.network.routes.linear_map.curvature import SiteCurvature
+from hessianlens.network.routes.linear_map.batch_graph import SiteCurvature
 from hessianlens.network.routes.linear_map.exact import LinearMaps
 from hessianlens.network.routes.linear_map.plan import LinearMapPlan
 

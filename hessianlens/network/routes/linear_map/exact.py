@@ -22,12 +22,11 @@ import torch
 from torch import Tensor
 
 from hessianlens.errors import Refusal
-from hessianlens.network.base.coupling import Grouping
 from hessianlens.network.base.question import Norms, probe_vectors
+from hessianlens.network.base.recognition import Grouping
 from hessianlens.network.base.uses import Kind, Piece
-from hessianlens.network.routes.linear_map.batch_graph import Graphs, HookedBatch
-from hessianlens.network.routes.linear_map.cached_curvature import Curvatures
-from hessianlens.network.routes.linear_map.curvature import SiteCurvature
+from hessianlens.network.routes.linear_map.backpropagation import Curvatures
+from hessianlens.network.routes.linear_map.batch_graph import Graphs, HookedBatch, SiteCurvature
 from hessianlens.network.routes.linear_map.norms import (
     RowPanel,
     downstream_elementwise,

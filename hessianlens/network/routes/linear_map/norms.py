@@ -23,13 +23,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hessianlens.network.base.coupling import Grouping
 from hessianlens.network.base.hooks import Hooks
 from hessianlens.network.base.question import Norms, probe_vectors
-from hessianlens.network.base.recognition import entrywise_slope
+from hessianlens.network.base.recognition import Grouping, entrywise_slope
 from hessianlens.network.base.uses import Kind, Piece, Use
-from hessianlens.network.routes.linear_map.batch_graph import HookedBatch
-from hessianlens.network.routes.linear_map.curvature import SiteCurvature
+from hessianlens.network.routes.linear_map.batch_graph import HookedBatch, SiteCurvature
 from hessianlens.problems import Batch, Problem
 
 _CHUNK_BYTES = 2**26

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hessianlens.derivatives.difference import random_like
 from hessianlens.derivatives.graph import once_only
-from hessianlens.derivatives.potential import random_like
 from hessianlens.network.base.hooks import Hooks
 from hessianlens.network.base.recognition import close
 from hessianlens.network.base.uses import Kind, ParameterUses, Use

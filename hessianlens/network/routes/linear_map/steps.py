@@ -18,7 +18,7 @@ from itertools import combinations_with_replacement
 import torch
 from torch import Tensor
 
-from hessianlens.derivatives.potential import random_like
+from hessianlens.derivatives.difference import random_like
 from hessianlens.network.base.hooks import Hooks
 from hessianlens.network.base.recognition import close, entrywise_slope
 from hessianlens.network.base.uses import Kind, Use
