@@ -72,8 +72,8 @@ def _prediction(predicted: Prediction) -> str:
 
 HOW_TO_READ = (
     "Lines: mean over draws of weights and embeddings; dots: their median, which a few large draws do not move; bands: "
-    "smallest to largest draw. Legends: fitted exponent with half its 95% interval over the draws, and the predicted "
-    "exponent in brackets, or that there is none for this range; two exponents are those at small and at large σ. "
+    "smallest to largest draw. Behind a name: the fitted exponent with half its 95% interval over the draws, and the "
+    "predicted one in brackets, or that there is none for this range; two exponents are those at small and at large σ. "
     "Dashes: the predicted power, carried on beyond its range; the range of a fit is shaded unless it is all; the "
     "thin upright line stands at σ = 1."
 )

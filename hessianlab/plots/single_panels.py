@@ -5,13 +5,14 @@
 
 A panel is a pair of axes with a title, together with its colour bar and with the axes below it in the same column that
 have no title (a strip of ratios, say). Alone it gets what it shared with its neighbours: the labels of a shared axis,
-the legend of the whole figure. Legends stand below the axes, long lines are broken, no text is below 9 points (12 CSS
-pixels), and the drawing is as wide as a phone's column, so that nothing has to be scaled down there.
+the legend of the whole figure. Names of a legend stand beside their curves where there is room, else below the axes,
+long lines are broken, no text is below 9 points (12 CSS pixels), and the drawing is as wide as a phone's column, so
+that nothing has to be scaled down there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import count
@@ -24,6 +25,7 @@ from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.text import Text
 
+from hessianlab.plots.direct_labels import label_curves
 from hessianlab.plots.style import figure_style, to_svg
 
 NARROW = 3.6
@@ -101,6 +103,8 @@ def each_panel(figure: Figure, render: Callable[[Figure], Drawn], width: float =
             for number, axes in enumerate(group):
                 axes.set_subplotspec(grid[number])
             _fit(figure, group, shown)
+            if len(group) == 1 and entries.labels and group[0].get_aspect() == "auto":
+                entries = entries.only(label_curves(group[0], entries.labels))
             if entries.labels:
                 _legend_below(figure, entries)
             for _ in range(_ROUNDS if any(axes.get_aspect() != "auto" for axes in group) else 0):
@@ -178,6 +182,11 @@ class _Entries:
     handles: list[Artist]
     labels: list[str]
     title: str
+
+    def only(self, labels: Collection[str]) -> _Entries:
+        """Those with these labels."""
+        kept = [(handle, label) for handle, label in zip(self.handles, self.labels, strict=True) if label in labels]
+        return _Entries([handle for handle, _ in kept], [label for _, label in kept], self.title if kept else "")
 
 
 def _entries(shared: Sequence[Legend], group: Sequence[Axes]) -> _Entries:

@@ -30,6 +30,7 @@ from hessianlab.report.network import BLOCKS, DATA, DEPTH, NORM
 from hessianlab.report.quotation import ShownQuotation, shown_quotations
 from hessianlab.report.sentences import Sentences
 from hessianlab.report.stills import Still
+from hessianlab.report.training_runs import recorded_runs
 from hessianlab.results import collect
 from hessianlens.explorer import module_source
 from hessianlens.explorer.standalone import script_hash, style
@@ -51,6 +52,7 @@ class StorySection:
         notes: Sentences for the margin.
         chapters: Of the lab book; the claims that their answers rest on stand below the scene.
         still: The picture without script.
+        beneath: Sentences under that picture; it then stays beneath the scene.
     """
 
     scene: str
@@ -60,6 +62,7 @@ class StorySection:
     notes: tuple[Sentences, ...]
     chapters: tuple[Chapter, ...]
     still: Still
+    beneath: Sentences | None = None
 
     @property
     def slug(self) -> str:
@@ -138,7 +141,8 @@ SECTIONS: tuple[StorySection, ...] = (
         (networks.training,),
         (networks.race,),
         (TRAINING,),
-        stills.adams_lead,
+        recorded_runs,
+        networks.runs_beneath,
     ),
 )
 
@@ -152,6 +156,7 @@ class ShownSection:
     notes: tuple[Markup, ...]
     quoted: tuple[ShownQuotation, ...]
     still: tuple[Markup, ...]
+    beneath: tuple[Markup, ...]
     chapters: tuple[Chapter, ...]
 
 
@@ -273,7 +278,8 @@ def _shown(section: StorySection, contents: Contents, link: LabBookLinks) -> Sho
         tuple(filter(None, (_set(paragraph, contents, link) for paragraph in section.paragraphs))),
         tuple(sentence for note in section.notes for sentence in _set(note, contents, link)),
         tuple(quoted),
-        _still(section.still, contents, section.slug, section.paragraphs[-1]),
+        _still(section.still, contents, section.slug, section.beneath or section.paragraphs[-1]),
+        _set(section.beneath, contents, link) if section.beneath else (),
         section.chapters,
     )
 

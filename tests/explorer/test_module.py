@@ -100,7 +100,6 @@ def test_the_minified_module_has_the_same_names_and_texts_in_the_same_order():
 
     plain = plain_source()
     assert rest(minify(plain)) == rest(plain)
-    assert minify(minify(plain)) == minify(plain)
 
 
 def test_a_template_that_does_not_end_is_refused():

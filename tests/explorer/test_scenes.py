@@ -34,7 +34,7 @@ SETTINGS = {
     ],
     "tokens": ["", "query:1~sharp:4", "X:0.3,-1,1.2,0.5,-0.2,1.1,1.5,1.5,0.8,-0.9"],
     "curvature": ["", "along:V~step:-1.2", "along:steep", "along:most~step:1", "along:least~reach:4~step:3"],
-    "factors": ["", "sigma:0.1"],
+    "factors": ["", "sigma:0.1", "sigma:0.05~kind:tanh"],
     "activation": [
         "",
         "a0:0.25",
@@ -206,7 +206,7 @@ def _by_touch(page, number, kind) -> bool:
 
 @pytest.mark.parametrize(("name", "state"), [(name, states[-1]) for name, states in SETTINGS.items()])
 def test_reload_restores_the_state_and_start_again_clears_it(page, file, name, state):
-    opened(page, file, name, f"{state}~two:1" if name != "factors" else state)
+    opened(page, file, name, f"{state}~two:1")
     before = settled(page)
     page.driver.refresh()
     assert settled(page) == before

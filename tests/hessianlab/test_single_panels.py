@@ -36,7 +36,7 @@ def shown(panel: Figure) -> dict[str, object]:
         "title": axes.get_title("left"),
         "labels": (axes.get_xlabel(), axes.get_ylabel()),
         "ticks": len([label for label in ticks if label.get_text()]),
-        "legend": [text.get_text() for legend in panel.legends for text in legend.get_texts()],
+        "names": [text.get_text() for text in axes.texts],
         "smallest": min(text.get_fontsize() for text in texts),
         "width": panel.get_size_inches()[0],
         "line": axes.lines[0].get_ydata()[0],
@@ -50,7 +50,7 @@ def test_every_panel_has_what_it_shared_with_its_neighbours() -> None:
     assert [own["labels"] for own in found] == [
         (x, y) for y in ("upper norm", "lower norm") for x in ("left scale", "right scale")
     ]
-    assert all(own["ticks"] > 4 and own["legend"] == ["a line"] and own["width"] == NARROW for own in found)
+    assert all(own["ticks"] > 4 and own["names"] == ["a line"] and own["width"] == NARROW for own in found)
     assert min(own["smallest"] for own in found) >= LEAST_POINTS
 
 

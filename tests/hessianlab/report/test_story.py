@@ -84,7 +84,10 @@ def test_every_scene_has_its_place_and_a_picture_without_script(story: str) -> N
         start = story.index(f'id="{section.slug}"')
         own = story[start : story.index("</section>", start)]
         missing = section.scene == "depth"  # its figure takes minutes, and is not among the small ones
-        assert missing or '<figure class="still"><div class="panel"><svg role="img" aria-label="' in own, section.scene
+        shown = "still beneath" if section.beneath else "still"
+        assert missing or f'<figure class="{shown}"><div class="panel"><svg role="img" aria-label="' in own, (
+            section.scene
+        )
 
 
 def test_every_sentence_leads_into_the_lab_book(folder: Path, story: str) -> None:
@@ -271,6 +274,7 @@ def test_scenes_are_alive_and_remember_where_they_are(page, folder):
     page.open(folder / "index.html")
     assert page.run("return document.querySelectorAll('[data-scene] svg').length") >= len(SECTIONS)
     assert not page.run("return document.querySelector('.still').checkVisibility()")
+    assert page.run("return document.querySelector('.still.beneath').checkVisibility()")
     before = page.run(ACTIVATION)
     page.run(
         "const slider = document.querySelector('[data-scene=activation] input[type=range]');"

@@ -32,7 +32,7 @@ export function activationScene() {
         { kind: "slider", key: "sigma", name: "scale σ of the tokens", min: 0.01, max: 3, log: true },
       ].filter(Boolean),
     compute: computeActivation,
-    height: (w) => (w > 640 ? 420 : 720),
+    height: (w) => (w > 640 ? 375 : 720),
     draw: drawActivation,
     says: activationSays,
     equation: (s) =>
@@ -94,7 +94,7 @@ function drawActivation(n, s, { width, update }) {
     left: wide ? split + 70 : 42,
     right: width - 8,
     top: wide ? 90 : 340,
-    bottom: wide ? 370 : 670,
+    bottom: wide ? 325 : 670,
     sigma: s.sigma,
     move: (sigma) => update({ sigma }),
     lines: [
@@ -117,7 +117,7 @@ function drawActivation(n, s, { width, update }) {
   const x = chart.sx(s.sigma);
   const [from, to] = [chart.sy(Math.max(n.value, 1e-12)), chart.sy(Math.max(n.query, 1e-12))];
   return [
-    drawBend(n, s, { left: 34, right: split - 10, top: wide ? 90 : 30, bottom: wide ? 370 : 220 }, update),
+    drawBend(n, s, { left: 34, right: split - 10, top: wide ? 90 : 30, bottom: wide ? 325 : 220 }, update),
     chart.marks,
     el("path", { d: `M${x} ${from}V${to}`, class: "gap" }),
     label(wide ? split + 70 : 8, wide ? 52 : 300, short(n.ratio), { cls: "counter", unit: "value / query" }),

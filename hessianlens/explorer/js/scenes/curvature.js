@@ -36,7 +36,7 @@ export function curvatureScene() {
       { kind: "slider", key: "step", name: "step", min: -s.reach, max: s.reach, step: s.reach / 50 },
     ],
     compute: computeCurvature,
-    height: () => 380,
+    height: () => 340,
     draw: drawCurvature,
     says: curvatureSays,
     equation: () => "ℓ(θ + *a u*) ≈ ℓ + *a g*·*u* + ½ *a*² *u*^⊤*Hu*,   *H* = *G* (Gauss–Newton) + *F* (functional)",
@@ -92,7 +92,7 @@ function drawCurvature(n, s, { width, update }) {
   const [low, high] = [Math.min(...n.losses), Math.max(...n.losses)];
   const room = Math.max(high - low, 1e-9);
   const sx = scaleOf(-s.reach, s.reach, 46, width - 122);
-  const sy = scaleOf(low - 0.5 * room, high + 0.25 * room, 320, 34);
+  const sy = scaleOf(low - 0.5 * room, high + 0.25 * room, 280, 34);
   const cls = { Q: "q", V: "v" }[s.along] ?? "";
   const points = (f) => n.steps.map((a) => [a, f(a)]).filter(([, y]) => y >= sy.low && y <= sy.high);
   const lines = [
@@ -102,7 +102,7 @@ function drawCurvature(n, s, { width, update }) {
   ];
   const drawn = lines.map(([part, name]) => ({ part, name, points: points(n.parabola(n[part])) }));
   return [
-    axisX(sx, 320, 34, "step *a* along the direction *u*"),
+    axisX(sx, 280, 34, "step *a* along the direction *u*"),
     axisY(sy, 46, width - 122, "loss"),
     curve(
       n.steps.map((a, k) => [a, n.losses[k]]),
@@ -116,12 +116,12 @@ function drawCurvature(n, s, { width, update }) {
       drawn.map(({ part, points: own }) => curve(own, sx, sy, part)),
       endLabels(drawn, n, sx, sy),
     ),
-    el("path", { d: `M${sx(s.step)} 320V${sy(n.there)}`, class: "cursor" }),
+    el("path", { d: `M${sx(s.step)} 280V${sy(n.there)}`, class: "cursor" }),
     el("circle", { cx: sx(s.step), cy: sy(n.there), r: 5, class: "dot" }),
     handle({
       sx,
       x: clamp(s.step, -s.reach, s.reach),
-      py: 320,
+      py: 280,
       step: s.reach / 50,
       name: "step along the direction",
       says: `step ${short(s.step)}, loss ${short(n.there)}`,
@@ -141,7 +141,7 @@ function endLabels(drawn, n, sx, sy) {
   ]);
   entries.push([n.losses[80], "the loss", "muted"]);
   const heights = apart(
-    entries.map(([y]) => clamp(sy(y), 44, 270) + 4),
+    entries.map(([y]) => clamp(sy(y), 44, 236) + 4),
     18,
   );
   return entries.map(([, name, cls], k) => label(sx(sx.high) + 8, heights[k], name, { cls }));

@@ -35,7 +35,7 @@ export function depthScene() {
       { kind: "slider", key: "sigma", name: "scale σ of the tokens", min: 0.01, max: 3, log: true },
     ],
     compute: computeDepth,
-    height: () => 400,
+    height: () => 350,
     draw: drawDepth,
     says: depthSays,
     equation: () =>
@@ -92,7 +92,7 @@ function drawDepth(n, s, { width, update }) {
     left: 58,
     right: width - 12,
     top: 34,
-    bottom: 350,
+    bottom: 300,
     sigma: s.sigma,
     move: (sigma) => update({ sigma }),
     ...ends,

@@ -4,19 +4,21 @@ import { block, hessian } from "../network.js";
 import { matmul, matrix, norm, scaled, transpose } from "../linalg.js";
 import { el, short, typeset } from "./elements.js";
 import { growthChart, SIGMAS, slopeAt } from "./growth_chart.js";
-import { headOf, IMPORTS, pythonHead, remember, targetsOf, theExample } from "./example.js";
+import { headOf, IMPORTS, kindOptions, pythonHead, remember, targetsOf, theExample } from "./example.js";
 
-/** Blocks: [name, colour and line, part, row, column, factors of X, formula with every X marked]. */
+/** Factors of X by block, in the order below. With a(0) = 0 the weights A bring two into every m, and a″ brings two. */
+const COUNTS = { softmax: [2, 4, 5, 6], tanh: [6, 6, 7, 6] };
+
+/** Blocks: [name, colour and line, part, row, column, formula with every X marked]. */
 const FORMULAS = [
-  ["value", "v full", "outer", "V", "V", 2, "*H*(V,V) = Σ_i [m]_i [m]_i^⊤ ⊗ *C*"],
-  ["query with value", "outer", "outer", "Q", "V", 4, "*G*(Q,V) = Σ_i [x]_i [m]_i^⊤ ⊗ *W*_K^⊤ ⟨[x] [x]^⊤⟩ *W*_V *C*"],
+  ["value", "v full", "outer", "V", "V", "*H*(V,V) = Σ_i [m]_i [m]_i^⊤ ⊗ *C*"],
+  ["query with value", "outer", "outer", "Q", "V", "*G*(Q,V) = Σ_i [x]_i [m]_i^⊤ ⊗ *W*_K^⊤ ⟨[x] [x]^⊤⟩ *W*_V *C*"],
   [
     "query, functional",
     "q functional",
     "functional",
     "Q",
     "Q",
-    5,
     "*F*(Q,Q) = Σ_i [x]_i [x]_i^⊤ ⊗ *W*_K^⊤ ⟨[x] [x]^⊤ ([x]·*W*_V*g*_i)⟩ *W*_K",
   ],
   [
@@ -25,7 +27,6 @@ const FORMULAS = [
     "outer",
     "Q",
     "Q",
-    6,
     "*G*(Q,Q) = Σ_i [x]_i [x]_i^⊤ ⊗ *W*_K^⊤ ⟨[x] [x]^⊤⟩ *W*_V *C W*_V^⊤ ⟨[x] [x]^⊤⟩ *W*_K",
   ],
 ];
@@ -41,10 +42,14 @@ export function factorsScene() {
     name: "factors",
     ask: "The words shrink. Which block dies first?",
     hint: "Guess, then drag σ to the left. Point at a formula or a line to find the other.",
-    start: { sigma: 1, lit: "" },
-    controls: () => [{ kind: "slider", key: "sigma", name: "scale σ of the tokens", min: 0.01, max: 3, log: true }],
+    start: { kind: "softmax", sigma: 1, lit: "" },
+    second: { kind: "tanh" },
+    controls: () => [
+      { kind: "choice", key: "kind", name: "activation", options: kindOptions("softmax", "tanh") },
+      { kind: "slider", key: "sigma", name: "scale σ of the tokens", min: 0.01, max: 3, log: true },
+    ],
     compute: computeFactors,
-    height: () => 400,
+    height: () => 350,
     draw: drawFactors,
     says: factorsSays,
     below: formulas,
@@ -61,7 +66,7 @@ export function factorsScene() {
       "⟨ ⟩":
         "mean over what word *i* attends to, of tokens relative to their mean: the covariance ⟨*x x*^⊤⟩, or the third moment",
     },
-    python: (s, n, own) => `${IMPORTS}${pythonHead(theExample(own))}
+    python: (s, n, own) => `${IMPORTS}${pythonHead(theExample(own), s.kind)}
 H = hl.attention_hessian(layer, ${s.sigma} * X, loss=hl.SquareLoss(Y))
 ${FORMULAS.map(([name, , part, row, column]) => `print("${name}", float(H.${part}["${row}", "${column}"].frobenius_norm()))`).join("\n")}`,
     prints: (n) => FORMULAS.map(([name], k) => [name, n.now[k]]),
@@ -70,12 +75,12 @@ ${FORMULAS.map(([name, , part, row, column]) => `print("${name}", float(H.${part
 
 function computeFactors(s, own) {
   const given = theExample(own);
-  const [layer, X, loss] = [headOf(given), matrix(given.X), targetsOf(given)];
+  const [layer, X, loss] = [headOf(given, s.kind), matrix(given.X), targetsOf(given)];
   const sizes = (sigma) => {
     const H = hessian(layer, scaled(X, sigma), loss);
     return FORMULAS.map(([, , part, row, column]) => norm(block(H, part, row, column)));
   };
-  const found = remember(["factors", given], () => SIGMAS.map(sizes));
+  const found = remember(["factors", given, s.kind], () => SIGMAS.map(sizes));
   const lines = FORMULAS.map((_, k) => SIGMAS.map((sigma, j) => [sigma, found[j][k]]));
   const least = Math.min(...lines.flatMap((points) => points.map(([, y]) => y).filter((y) => y > 0)));
   const [now, near] = [sizes(s.sigma), sizes(s.sigma * 1.01)];
@@ -99,6 +104,13 @@ function largestScore({ weights: { Q, K } }, X) {
   return scores.data.reduce((most, t) => Math.max(most, Math.abs(t)), 0) / Math.sqrt(Q.cols);
 }
 
+/** Where the names of the lines stand; with tanh three of them are nearly one line. */
+function places(kind, wide) {
+  const [above, below, end] = ["above", "below", "end"].map((side) => (from) => ({ side, from }));
+  if (kind === "tanh") return [above(1), above(wide ? 6 : 5), below(3), below(wide ? 9 : 8)];
+  return wide ? [above(1), above(0), end(0), below(2)] : [above(3), above(0), end(0), below(1)];
+}
+
 /** What lights up a block when it is pointed at or has the focus. */
 function lighting(name, update) {
   return {
@@ -111,10 +123,10 @@ function lighting(name, update) {
 
 function drawFactors(n, s, { width, update }) {
   const chart = growthChart({
-    left: 42,
+    left: 50,
     right: width - 12,
     top: 34,
-    bottom: 350,
+    bottom: 300,
     sigma: s.sigma,
     low: n.low,
     move: (sigma) => update({ sigma }),
@@ -126,8 +138,7 @@ function drawFactors(n, s, { width, update }) {
       cls,
       points: n.lines[k],
       lit: !s.lit || s.lit === name,
-      side: ["above", "above", "end", "below"][k],
-      from: width > 560 ? [1, 0, 0, 2][k] : [3, 0, 0, 1][k],
+      ...places(s.kind, width > 560)[k],
       on: lighting(name, update),
     })),
   });
@@ -146,13 +157,13 @@ function formulas(n, s, update) {
   return el(
     "ol",
     { class: "formulas" },
-    FORMULAS.map(([name, cls, , , , count, text], k) =>
+    FORMULAS.map(([name, cls, , , , text], k) =>
       el(
         "li",
         { class: `${cls} ${s.lit === name ? "lit" : ""}`, ...lighting(name, update) },
         el("strong", null, name),
         el("span", { class: "equation" }, typeset(text)),
-        el("b", null, `${count} factors, slope now ${n.slopes[k].toFixed(2)}`),
+        el("b", null, `${COUNTS[s.kind][k]} factors, slope now ${n.slopes[k].toFixed(2)}`),
       ),
     ),
   );
@@ -160,12 +171,15 @@ function formulas(n, s, update) {
 
 function factorsSays(n, s) {
   const [V, , , Q] = n.now;
-  const off = FORMULAS.some(([, , , , , count], k) => Math.abs(n.slopes[k] - count) > 0.3);
+  const counts = COUNTS[s.kind];
   const now = `At σ = ${short(s.sigma)} the value block is ${short(V)} and the query block (Gauss–Newton) ${short(Q)}.`;
-  const slopes = `the slopes (${n.slopes.map((x) => x.toFixed(1)).join(", ")}) are not the counts 2, 4, 5, 6 yet`;
-  if (off && n.score >= LARGE_SCORE)
-    return `${now} Here scores reach ${short(n.score, 2)} and attention itself moves with σ, so ${slopes}.`;
-  if (off)
-    return `${now} Scores reach only ${short(n.score, 2)} here, but terms of the next order in σ still add to the first, so ${slopes}.`;
-  return `${now} The query block dies first: for every tenth of σ it loses a factor of 10^6, the value block 10^2. The slopes are the counts of *X*.`;
+  const slopes = `the slopes (${n.slopes.map((x) => x.toFixed(1)).join(", ")}) are not the counts ${counts.join(", ")} yet`;
+  if (counts.some((count, k) => Math.abs(n.slopes[k] - count) > 0.3))
+    return n.score >= LARGE_SCORE
+      ? `${now} Here scores reach ${short(n.score, 2)} and attention itself moves with σ, so ${slopes}.`
+      : `${now} Scores reach only ${short(n.score, 2)} here, but terms of the next order in σ still add to the first, so ${slopes}.`;
+  const tenth = "for every tenth of σ";
+  return s.kind === "tanh"
+    ? `${now} They die together: with *a*(0) = 0 every *m* is as small as three tokens, and ${tenth} both lose a factor of 10^6.`
+    : `${now} The query block dies first: ${tenth} it loses a factor of 10^6, the value block 10^2. The slopes are the counts of *X*.`;
 }

@@ -30,7 +30,7 @@ export function matricesScene() {
       { kind: "slider", key: "wrong", name: "residual, what is still wrong", min: 0, max: 1, step: 0.02 },
     ],
     compute: computeMatrices,
-    height: (_, s) => (s.design === "two" ? 425 : 175),
+    height: (_, s) => (s.design === "two" ? 380 : 160),
     draw: drawMatrices,
     says: matricesSays,
     equation: () =>
@@ -111,7 +111,7 @@ function drawMatrices(n, s, { width }) {
   const { reach } = n;
   const root = scaleOf(-Math.cbrt(reach), Math.cbrt(reach), 12, width - 12);
   const at = Object.assign((value) => root(Math.cbrt(value)), { low: -reach, high: reach, from: 12, to: width - 12 });
-  const bottom = 125 * n.rows.length + 10;
+  const bottom = 110 * n.rows.length + 10;
   const powers = (width > 560 ? [1, 0.1, 0.01] : [1, 0.1]).map((p) => p * 10 ** Math.floor(Math.log10(reach)));
   return [
     axisX(at, bottom, 20, "eigenvalue (cube-root scale)", {
@@ -123,16 +123,16 @@ function drawMatrices(n, s, { width }) {
 
 /** One spectrum: its marks, its counts, and arcs between those of a pair. */
 function strip({ name, values, signs }, k, n, s, at, width) {
-  const y = 125 * k + 92;
+  const y = 110 * k + 86;
   const pairs = name === "T-functional" ? n.pairs : [];
   const none = values.length - signs.rank;
   return el(
     "g",
     { class: "spectrum" },
-    label(12, y - 72, name, { cls: "word" }),
+    label(12, y - 66, name, { cls: "word" }),
     label(
       12,
-      y - 54,
+      y - 48,
       `${signs.negative} negative, ${none} zero${pairs.length ? `; ${pairs.length} ${pairs.length === 1 ? "pair" : "pairs"} ±λ${s.dk > 1 ? `, each ${s.dk} times` : ""}` : ""}`,
       { cls: "name" },
     ),

@@ -217,8 +217,8 @@ function foot(view, state, numbers) {
     "div",
     { class: "foot" },
     el("p", { class: "equation" }, typeset(view.scene.equation(state))),
-    claimLinks(view),
     buttons(view, state),
+    claimLinks(view),
     view.code && pythonLines(view, state, numbers),
   );
 }

@@ -27,7 +27,7 @@ export function ratesScene() {
     second: { kind: "tanh" },
     controls: ratesControls,
     compute: computeRates,
-    height: (w) => (w > 640 ? Math.min(380, w * 0.45) + 52 : w + 300),
+    height: (w) => (w > 640 ? Math.min(340, w * 0.45) + 52 : w + 300),
     draw: drawRates,
     says: ratesSays,
     equation: () => "stable while step size < 2/λ,   λ = *u*^⊤*Hu* at the best point, *u* along *W*_Q or *W*_V",
@@ -144,7 +144,7 @@ function adam(rate) {
 
 function drawRates(n, s, { width, update }) {
   const wide = width > 640;
-  const side = wide ? Math.min(380, width * 0.45) : width - 8;
+  const side = wide ? Math.min(340, width * 0.45) : width - 8;
   const [sx, sy] = [scaleOf(0, 4, 40, side), scaleOf(0, 4, side, 30)];
   const place = ([x, y]) => [sx(clamp(x, 0, 4)), sy(clamp(y, 0, 4))];
   const path = (points) =>

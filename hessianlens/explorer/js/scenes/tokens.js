@@ -73,7 +73,7 @@ function lossOfOne(F, Y, query) {
 }
 
 function planeSide(width) {
-  return width > 640 ? Math.min(400, width * 0.48) : width - 8;
+  return width > 640 ? Math.min(360, width * 0.48) : width - 8;
 }
 
 function drawTokens(n, s, { width, update }) {
