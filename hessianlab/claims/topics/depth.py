@@ -109,44 +109,49 @@ def _value_functional(layers: int, layer: int, seed: int) -> float:
 
 @claim("P60")
 def depth_beyond_one() -> Finding:
-    """Exponents of the input and the top layer for large embeddings."""
+    """Exponents of the input layer for large embeddings."""
     nets = [replace(BLOCK, layers=layers) for layers in (1, 2, 3)]
     near = {block: [growth(n, (1.0, 2.0), (0, block, "full"), REPEATS) for n in nets] for block in "qv"}
     far = {block: [growth(n, (2.0, 6.0), (0, block, "full"), REPEATS) for n in nets] for block in "qv"}
-    query, value = (
-        [growth(n, (1.0, 6.0), (n.layers - 1, *key), REPEATS) for n in nets[1:]]
-        for key in (("q", "full"), ("v", "ggn"))
-    )
-    rising = tuple(
-        at_least(f"smallest rise of the exponent of W_{b.upper()} a further layer, sigma 1 to 2", _rise(near[b]), 0.3)
-        for b in "qv"
+    rising, beyond = (
+        tuple(
+            at_least(f"smallest rise of the exponent of W_{b.upper()} a further layer, {over}", _rise(found[b]), 0.3)
+            for b in "qv"
+        )
+        for found, over in ((near, "sigma 1 to 2"), (far, "sigma 2 to 6"))
     )
     return Finding(
-        checks=(
-            *rising,
-            *(
-                at_least(
-                    f"smallest rise of the exponent of W_{b.upper()} a further layer, sigma 2 to 6", _rise(far[b]), 0.3
-                )
-                for b in "qv"
-            ),
-            *(
-                close(f"exponent of the top layer's {name}, {layers} layers, sigma 1 to 6", found, predicted, 0.5)
-                for name, exponents, predicted in (("full query block", query, 5), ("outer value block", value, 2))
-                for layers, found in zip((2, 3), exponents, strict=True)
-            ),
-        ),
+        checks=(*rising, *beyond),
         conditional=rising,
         support=(
-            at_most("largest exponent of the top layer's full query block, sigma 1 to 6", query, 4.5),
-            at_most("largest exponent of the top layer's outer value block, sigma 1 to 6", value, 1.7),
             at_most(
                 "exponent of the input layer's W_Q, 2 layers, sigma 1 to 2 (linear attention: 18)", near["q"][1], 12
             ),
         ),
         example=f"input layer, 1, 2, 3 blocks: W_Q {fixed(near['q'])} over sigma 1 to 2, {fixed(far['q'])} over 2 "
-        f"to 6; W_V {fixed(near['v'])} and {fixed(far['v'])}. Top layer, sigma 1 to 6, 2 and 3 blocks: full W_Q "
-        f"{fixed(query)} (predicted 5), outer W_V {fixed(value)} (predicted 2).",
+        f"to 6; W_V {fixed(near['v'])} and {fixed(far['v'])}.",
+    )
+
+
+@claim("P78")
+def top_layer_beyond_one() -> Finding:
+    """Exponents of the top layer for large embeddings."""
+    nets = [replace(BLOCK, layers=layers) for layers in DEPTHS]
+    query, value = (
+        [growth(n, (1.0, 6.0), (n.layers - 1, *key), REPEATS) for n in nets] for key in (("q", "full"), ("v", "ggn"))
+    )
+    return Finding(
+        checks=tuple(
+            close(f"exponent of the top layer's {name}, {layers} layers, sigma 1 to 6", found, predicted, 0.5)
+            for name, exponents, predicted in (("full query block", query, 5), ("outer value block", value, 2))
+            for layers, found in zip(DEPTHS, exponents, strict=True)
+        ),
+        support=(
+            at_most("largest exponent of the top layer's full query block, sigma 1 to 6", query, 4.5),
+            at_most("largest exponent of the top layer's outer value block, sigma 1 to 6", value, 1.7),
+        ),
+        example=f"top layer, sigma 1 to 6, 2 and 3 blocks: full W_Q {fixed(query)} (predicted 5), outer W_V "
+        f"{fixed(value)} (predicted 2).",
     )
 
 

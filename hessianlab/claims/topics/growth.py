@@ -230,6 +230,8 @@ SMALL_SIGMAS = (0.01, 0.03, 0.1, 0.3)
 PRACTICAL = (*SMALL_SIGMAS, 1.0)
 LARGE = (2.0, 6.0)
 REPEATS = 3
+TINY = 0.01
+"""Scale of the tokens at which the prefactors of the powers are read off."""
 PREDICTED = {(0, "q", "ggn"): 6.0, (0, "q", "functional"): 5.0, (0, "q", "full"): 5.0, (0, "v", "full"): 2.0}
 """Equation (5) for the blocks of Figure 3a; the full query block follows the smaller power."""
 
@@ -275,34 +277,50 @@ def rates_carry_over() -> Finding:
     )
 
 
+def _parts_of_query_block() -> tuple[list[tuple[Network, int]], list[dict[tuple[int, str, str], float]]]:
+    """Networks with their seeds, and the norms of their blocks at `TINY`."""
+    nets = [(replace(BLOCK, d_model=d), s) for d in (16, 32) for s in seeds(REPEATS)] + [(PUBLISHED, first_seed())]
+    return nets, [norms(net, seed, TINY) for net, seed in nets]
+
+
 @claim("P31")
 def query_follows_the_fifth_power() -> Finding:
-    """The prefactors of the two powers."""
-    sigma = 0.01
-    nets = [(replace(BLOCK, d_model=d), s) for d in (16, 32) for s in seeds(REPEATS)] + [(PUBLISHED, first_seed())]
-    found = [norms(net, seed, sigma) for net, seed in nets]
+    """Below the scale where both powers are of one size, and beyond it."""
+    nets, found = _parts_of_query_block()
     ratios = [n[0, "q", "ggn"] / n[0, "q", "functional"] for n in found]
-    prefactors = [ratio / sigma for ratio in ratios]
     follows = close(
         "exponent of the full query block, sigma 0.01 to 0.3", growth(BLOCK, SMALL_SIGMAS, (0, "q", "full"), 3), 5, 0.2
     )
+    beyond = growth(BLOCK, LARGE, (0, "q", "full"), REPEATS)
     return Finding(
-        checks=(follows, at_most("largest c6 / c5 (non-data factors)", prefactors, 0.1)),
+        checks=(follows, close("exponent of the full query block, sigma 2 to 6", beyond, 5, 0.2)),
         conditional=(
             follows,
             at_least(
                 "exponent of the outer product in the query block", growth(BLOCK, SMALL_SIGMAS, (0, "q", "ggn"), 3), 5.8
             ),
         ),
-        support=(
-            at_least("smallest c6 / c5", prefactors, 0.1),
-            at_most("largest c6 / c5", prefactors, 10),
-            at_most("largest |H_o| / |H_f| at sigma = 0.01", ratios, 0.1),
-        ),
-        example=f"d = {nets[0][0].d_model}, seed {nets[0][1]}: |H_o| = {found[0][0, 'q', 'ggn'] / sigma**6:.3g} "
-        f"sigma^6 and |H_f| = {found[0][0, 'q', 'functional'] / sigma**5:.3g} sigma^5; at sigma = 0.01 their ratio is "
+        support=(at_most("largest |H_o| / |H_f| at sigma = 0.01", ratios, 0.1),),
+        example=f"d = {nets[0][0].d_model}, seed {nets[0][1]}: at sigma = 0.01 the functional part is "
+        f"{1 / ratios[0]:.2g} times the outer product, which one more power of sigma overtakes at sigma = "
+        f"{TINY / ratios[0]:.2g}.",
+        numbers={"low": TINY / largest(ratios), "high": TINY / smallest(ratios), "beyond": beyond},
+    )
+
+
+@claim("P77")
+def sixth_power_is_suppressed() -> Finding:
+    """The prefactors of the two powers."""
+    nets, found = _parts_of_query_block()
+    ratios = [n[0, "q", "ggn"] / n[0, "q", "functional"] for n in found]
+    prefactors = [ratio / TINY for ratio in ratios]
+    return Finding(
+        checks=(at_most("largest c6 / c5 (non-data factors)", prefactors, 0.1),),
+        support=(at_least("smallest c6 / c5", prefactors, 0.1), at_most("largest c6 / c5", prefactors, 10)),
+        example=f"d = {nets[0][0].d_model}, seed {nets[0][1]}: |H_o| = {found[0][0, 'q', 'ggn'] / TINY**6:.3g} "
+        f"sigma^6 and |H_f| = {found[0][0, 'q', 'functional'] / TINY**5:.3g} sigma^5; at sigma = 0.01 their ratio is "
         f"{ratios[0]:.2g}, of which {prefactors[0]:.2g} is non-data and 0.01 is sigma.",
-        numbers={"low": 1 / largest(prefactors), "high": 1 / smallest(prefactors)},
+        numbers={"least": smallest(prefactors), "most": largest(prefactors)},
     )
 
 

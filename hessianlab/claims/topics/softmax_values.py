@@ -14,7 +14,6 @@ from hessianlab.claims.definition import claim, first_seed
 from hessianlab.claims.finding import Check, Curves, Finding, as_printed, at_least, at_most, close, equal, share, true
 from hessianlab.claims.samples import fixed, normal, shown
 from hessianlab.claims.score_rows import apart, divided, row, softmax
-from hessianlab.claims.trained import Effect, StudyRecord, decided
 from hessianlens.attention import SelfAttention, attention_entropy
 from hessianlens.attention.activations import ACTIVATIONS
 
@@ -359,30 +358,12 @@ def learned_temperature() -> Finding:
         entropies = [float(attention_entropy(head.attention(X)).mean()) for head in heads.values()]
         rises += [later - earlier for earlier, later in pairwise(entropies)]
         gap = max(gap, *(_without(head, X) for head in heads.values()))
-    study = StudyRecord("study_temperature")
-    gain = _gain(study, "characters")
-    gains = decided(study, lambda record, task: {"": [_gain(record, task)]}, {})
-    sharper = at_least("smallest rise of a head's mean entropy with its temperature (nats)", min(rises), 0.05)
     return Finding(
-        checks=(sharper, *gains.checks),
-        conditional=(sharper, *gains.conditional),
-        support=(at_most("gap between a temperature t and W_Q / t", gap, 1e-14), *gains.support),
-        numbers={
-            "gain": gain.shown,
-            "low": -gain.most,
-            "high": -gain.least,
-            **{name: gains.numbers[name] for name in ("models", "where")},
-        },
+        checks=(at_least("smallest rise of a head's mean entropy with its temperature (nats)", min(rises), 0.05),),
+        support=(at_most("gap between a temperature t and W_Q / t", gap, 1e-14),),
         example=f"one query 2 and keys 1, 0 at temperature 2: scores 2/2, 0: {shown(softmax([2, 0], 2.0))}; query "
         f"2/2 at temperature 1: {shown(softmax([1, 0]))}.",
     )
-
-
-def _gain(record: StudyRecord, task: str) -> Effect:
-    """What learned temperatures take off the loss, 1 to 3 % of which is claimed."""
-    loss = record.mean(f"{task}: loss of fixed")
-    name = f"{task}: loss, learned temperature minus fixed"
-    return record.effect(name, "loss with learned temperatures minus that without", -0.03 * loss, -0.01 * loss)
 
 
 def _without(head: SelfAttention, X: Tensor) -> float:

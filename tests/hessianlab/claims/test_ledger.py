@@ -80,7 +80,7 @@ def test_the_gist_is_the_first_sentence():
 
 
 def test_unknown_names_are_answered_with_near_ones():
-    with pytest.raises(InputError, match=r"got 'C99'.*C9.*C1-C50"):
+    with pytest.raises(InputError, match=r"got 'C99'.*C9.*C1-C51"):
         find(["C99"])
     with pytest.raises(InputError, match=r"topic: got 'softmax maskin'.*'softmax masking'"):
         selected_ids(topic="softmax_maskin")

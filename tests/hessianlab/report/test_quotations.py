@@ -94,6 +94,7 @@ def test_every_explanation_names_the_verdicts_of_the_ledger() -> None:
 
 
 CITED: dict[tuple[str, str], str] = {
+    ("P31", "P77"): NAMED,
     ("P55", "P54"): NAMED,
     ("P66", "P33"): NAMED,
     ("P66", "P44"): NAMED,
@@ -127,11 +128,13 @@ CITED: dict[tuple[str, str], str] = {
     ("C27", "C3"): NAMED,
     ("C38", "C40"): "holds",
     ("C39", "C40"): "holds",
+    ("C41", "C51"): NAMED,
     ("C42", "C41"): NAMED,
     ("C43", "C27"): NAMED,
     ("C45", "C6"): NAMED,
     ("C46", "C4"): NAMED,
     ("C50", "C44"): NAMED,
+    ("C51", "C41"): NAMED,
 }
 """What the text of a claim says of another claim that it cites: a verdict, or nothing, if it only names it."""
 
