@@ -49,6 +49,15 @@ class FigureAgreement:
     within_2: float
     within_3: float
 
+    @property
+    def number(self) -> str:
+        """Of the figure."""
+        return self.experiment.removeprefix("fig")
+
+    def ratio_in_words(self) -> str:
+        """With its standard error."""
+        return f"{self.ratio:.3f} \N{PLUS-MINUS SIGN} {self.ratio_error:.3f}"
+
 
 def agreement_of(result: Result, compared: Sequence[SeriesComparison]) -> FigureAgreement:
     """The agreement of one run; `InputError` if no series could be compared."""

@@ -198,12 +198,11 @@ def _agreements() -> list[dict[str, str]]:
     """Recorded runs of published size against the published means, as text."""
     return [
         {
-            "name": EXPERIMENTS[one.experiment].title,
-            "ratio": f"{one.ratio:.3f} ± {one.ratio_error:.3f}",
+            "name": one.number,
+            "ratio": one.ratio_in_words(),
             "within_2": percent(one.within_2),
             "within_3": percent(one.within_3),
             "points": str(one.points),
-            "created": one.created,
         }
         for one in read_agreements()
         if one.experiment in EXPERIMENTS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -81,7 +82,8 @@ def _command(name: str, preset: str, config: Mapping[str, Any]) -> str:
     if preset not in STUDIES[name].presets:
         preset, full = "full", asdict(STUDIES[name].presets["full"])
         listed = {key: tuple(value) if isinstance(value, list) else value for key, value in config.items()}
-        own = "".join(f" --set {key}={_plain(value)}" for key, value in listed.items() if value != full.get(key))
+        changed = {key: _plain(value) for key, value in listed.items() if value != full.get(key)}
+        own = "".join(f" --set {shlex.quote(f'{key}={value}')}" for key, value in changed.items())
     return f"hessianlens study {name.removeprefix(STUDY)} --preset {preset}{own} --record"
 
 

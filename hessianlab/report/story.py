@@ -14,6 +14,7 @@ from pathlib import Path
 from markupsafe import Markup, escape
 
 from hessianlab.claims.definition import DOCUMENTS
+from hessianlab.growth.agreements import read_agreements
 from hessianlab.pages import LABBOOK, render_template, typeset
 from hessianlab.plots.single_panels import panel_svgs
 from hessianlab.plots.style import to_svg
@@ -235,6 +236,7 @@ def render_story(contents: Contents, labbook: str, command: str = "hessianlens r
         atlas=_still(stills.atlas, contents, "atlas", networks.trained_model),
         claims=len(contents.ledger or ()),
         figures=len(contents.results),
+        published=", ".join(f"{one.ratio_in_words()} (Figure {one.number})" for one in read_agreements()),
         STYLES=STYLES,
         command=command,
         link=link,

@@ -10,7 +10,25 @@ from hessianlab.claims.finding import Verdict
 from tests.hessianlab.claims.verdicts import examine
 
 MEASURED = [claim.id for claim in all_claims() if claim.test is not None]
-SLOW = {"P30", "P33", "P35", "P51", "P58", "P60", "P74", "P78", "A5", "A10", "A13", "A18", "A19", "A23", "A28", "A29", "A30"}
+SLOW = {
+    "P30",
+    "P33",
+    "P35",
+    "P51",
+    "P58",
+    "P60",
+    "P74",
+    "P78",
+    "A5",
+    "A10",
+    "A13",
+    "A18",
+    "A19",
+    "A23",
+    "A28",
+    "A29",
+    "A30",
+}
 """Take seconds each, up to twenty."""
 
 OTHER_SEED = 700
