@@ -16,7 +16,7 @@ PIP   := $(BIN)/python -m pip -qq --disable-pip-version-check
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint test test-all golden mutants docs report bench format clean
+.PHONY: help setup lint test test-all golden mutants docs wheel report bench format clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,8 +60,20 @@ docs: $(STAMP)  ## build the site, and run its gallery: docs/_build/html/index.h
 	@$(ONE_THREAD) $(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	@echo "Open docs/_build/html/index.html"
 
+wheel:  ## build wheel and sdist into dist/, install the wheel alone into an empty environment, run every command there
+	@rm -rf dist build/wheel
+	@$(PYTHON) -m venv build/wheel/tools
+	@build/wheel/tools/bin/python -m pip -qq --disable-pip-version-check install build twine
+	@build/wheel/tools/bin/python -m build --outdir dist . > build/wheel/build.log || { tail -20 build/wheel/build.log; exit 1; }
+	@build/wheel/tools/bin/twine check --strict dist/*
+	@$(PYTHON) -m venv build/wheel/empty
+	@build/wheel/empty/bin/python -m pip -qq --disable-pip-version-check install \
+		$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) $$(grep '^torch==' constraints.txt) dist/*.whl
+	@$(ONE_THREAD) $(PYTHON) .ci/smoke.py build/wheel/empty/bin/hessianlens
+
 report: $(STAMP)  ## reproduce every figure in laptop size, test every claim, write the story (report/index.html) and the lab book
 	@$(BIN)/hessianlens report --out report
+	@echo "The commands are in $(BIN): $(BIN)/hessianlens --help, or source $(BIN)/activate and then hessianlens --help"
 
 bench: $(STAMP)  ## run the benchmarks
 	@$(BIN)/python -m benchmarks

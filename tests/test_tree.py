@@ -1,14 +1,15 @@
-"""The trees of the documentation are those of the repository: no folder or module is missing, none is gone."""
+"""The tree of the contributor page is that of the repository, and README leads to what is there."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("hessianlens", "hessianlab")
+
+
+TREE = "docs/contributing/development.md"
 
 
 def tree(page: str) -> str:
@@ -29,24 +30,22 @@ def modules() -> list[str]:
 
 
 def test_the_contributors_tree_has_every_folder_and_module_of_the_packages() -> None:
-    shown = tree("docs/contributing/development.md")
+    shown = tree(TREE)
     assert [name for name in folders() if f" {name}/ " not in shown] == []
     assert [name for name in modules() if f" {name}" not in shown] == []
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/contributing/development.md"])
-def test_what_a_tree_names_is_there(page: str) -> None:
-    named = re.findall(r"(?<![\w/.])([a-z_][\w/]*(?:\.py|/))(?=[\s,);:])", tree(page))
+def test_what_the_tree_names_is_there() -> None:
+    named = re.findall(r"(?<![\w/.])([a-z_][\w/]*(?:\.py|/))(?=[\s,);:])", tree(TREE))
     assert len(named) > 15
     folders_of_code = (*PACKAGES, "tests", "benchmarks")
     paths = [file.relative_to(ROOT).as_posix() for part in folders_of_code for file in (ROOT / part).rglob("*.*")]
     assert [name for name in named if not any(f"/{name}" in f"/{path}" for path in paths)] == []
 
 
-def test_the_short_tree_has_every_folder_of_the_library() -> None:
-    named = tree("README.md")
-    assert [
-        file.parent.name
-        for file in (ROOT / "hessianlens").glob("*/__init__.py")
-        if f" {file.parent.name}/" not in named
-    ] == []
+def test_the_readme_is_two_screens_and_its_links_work_anywhere() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) < 120
+    assert [link for link in re.findall(r"\]\(([^)]*)\)", text) if not link.startswith("https://")] == []
+    here = re.findall(r"hessianlens/hessianlens/(?:main|(?:blob|tree)/main)/([\w./-]+)", text)
+    assert here and [path for path in here if not (ROOT / path).exists()] == []
