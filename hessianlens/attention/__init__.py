@@ -3,6 +3,7 @@
 from hessianlens.attention.activations import Activation
 from hessianlens.attention.head import AttentionHead
 from hessianlens.attention.layer import (
+    CrossAttention,
     FactoredValueAttention,
     MultiHeadAttention,
     SelfAttention,
@@ -22,6 +23,7 @@ from hessianlens.attention.sdpa import scaled_dot_product_attention
 __all__ = [
     "Activation",
     "AttentionHead",
+    "CrossAttention",
     "FactoredValueAttention",
     "MultiHeadAttention",
     "QueryKeyNorm",

@@ -18,7 +18,7 @@ from hessianlens.attention.query_key_norm import QueryKeyNorm
 from hessianlens.attention.sides import Side, normed_side, plain_side
 from hessianlens.attention.state import HeadState, ScorePort, ValuePort
 from hessianlens.attention.token_maps import Rotation
-from hessianlens.checks import check_dense, check_same_kind, check_tensor
+from hessianlens.checks import check_dense, check_same_kind, check_shape, check_tensor
 from hessianlens.display import DisplayableRows, Entries, Picture
 from hessianlens.errors import (
     InputError,
@@ -44,12 +44,14 @@ class AttentionOptions:
     Args:
         activation: A name from `attention.activations.ACTIVATIONS`, an `Activation`, or a function of a row.
         causal: Token i sees tokens 0 .. i only.
-        mask: Boolean, (L, L) or (B, L, L), True where a token may attend.
-        bias: Added to the scores, (L, L) or (B, L, L); minus infinity hides an entry.
+        mask: Boolean, (L, L) or (B, L, L), True where a token may attend; for S other tokens as keys (L, S), (B, L, S).
+        bias: Added to the scores, of the same shapes; minus infinity hides an entry.
         temperature: Divides the scores.
         sink: Logit of one more column of scores, which takes weight and has no value; any activation whose weights sum
             to one. A number is a constant (0 is softmax off by one, ``exp(T_ij) / (1 + sum_l exp(T_il))``); a tensor
             with one entry is a parameter, block ``sink``.
+        gate: Weight of an output gate, d x d_V or d x 1; a parameter, block ``gate``. What a token puts out is
+            multiplied with ``sigmoid(gate^T x_i)``, entry by entry or as a whole.
     """
 
     activation: ActivationLike = "softmax"
@@ -58,6 +60,7 @@ class AttentionOptions:
     bias: Tensor | None = None
     temperature: float = 1.0
     sink: float | Tensor | None = None
+    gate: Tensor | None = None
     _masking: Masking = field(init=False, repr=False)
     _activation: Activation = field(init=False, repr=False)
 
@@ -131,6 +134,10 @@ class AttentionHead(DisplayableRows, AttentionOptions, ABC):
         for name, weight in weights.items():
             check_tensor(name, weight, (2,))
         self._check_shapes()
+        if self.gate is not None:
+            wide = self.gate.shape[1] != 1
+            shape = (self.d_model, self.d_v if wide else 1)
+            check_shape("gate", self.gate, shape, "the width of tokens, and that of the output or one")
         self._prepare()
 
     @property
@@ -139,7 +146,8 @@ class AttentionHead(DisplayableRows, AttentionOptions, ABC):
         found = {name: getattr(self, f"W_{name}") for name in self.names}
         for name, norm in self._norms.items():
             found |= {f"{own}_{name}": vector[None] for own, vector in norm.parameters.items()}
-        return found | ({"sink": self.sink.reshape(1, 1)} if isinstance(self.sink, Tensor) else {})
+        found |= {"sink": self.sink.reshape(1, 1)} if isinstance(self.sink, Tensor) else {}
+        return found if self.gate is None else {**found, "gate": self.gate}
 
     @property
     def _norms(self) -> dict[str, QueryKeyNorm]:
@@ -155,6 +163,8 @@ class AttentionHead(DisplayableRows, AttentionOptions, ABC):
             changes[_NORMS[name]] = norm.with_parameters({own: row.reshape(-1) for own, row in found.items()})
         if "sink" in parameters:
             changes["sink"] = parameters["sink"].reshape(())
+        if "gate" in parameters:
+            changes["gate"] = parameters["gate"]
         return replace(self, **changes)
 
     @property
@@ -189,8 +199,31 @@ class AttentionHead(DisplayableRows, AttentionOptions, ABC):
     def _value_ports(self, X: Tensor, A: Tensor) -> tuple[dict[str, ValuePort], tuple[str, str] | None]:
         """The value ports and the pair of factors."""
 
-    def attend(self, X: Float[Tensor, "s l d"]) -> HeadState:
-        """Evaluate the head at a batch and describe how each parameter enters."""
+    @property
+    def d_kv(self) -> int:
+        """Width of the tokens that keys and values are made of."""
+        return self.d_model
+
+    def _key_tokens(self, X: Tensor, X_kv: Tensor | None) -> KeyTokens:
+        """What keys and values are made of: the tokens themselves, or others of their own."""
+        if X_kv is None:
+            expect(self.d_kv == self.d_model, f"X_kv: none given, expected tokens of width {self.d_kv} for the keys.")
+            return KeyTokens.of(X, self.sink is not None)
+        check_dense("X_kv", X_kv, "3-dimensional torch tensor")
+        check_same_kind({"X": X, "X_kv": X_kv})
+        expect(
+            X_kv.ndim == 3 and len(X_kv) == len(X) and X_kv.shape[-1] == self.d_kv,
+            f"X_kv: got shape {tuple(X_kv.shape)}, expected {len(X)} sequences of tokens of width {self.d_kv}.",
+        )
+        return KeyTokens.of(X_kv, self.sink is not None)
+
+    def attend(self, X: Float[Tensor, "s i d"], X_kv: Float[Tensor, "s l e"] | None = None) -> HeadState:
+        """Evaluate the head at a batch, in front of a gate, and describe how each parameter enters.
+
+        Args:
+            X: Tokens that look.
+            X_kv: Tokens that are looked at, in cross-attention; X itself if omitted.
+        """
         check_dense("X", X, "3-dimensional torch tensor")
         expect(X.ndim == 3, f"X: got shape {tuple(X.shape)}, expected a batch of sequences, (B, L, d).")
         check_same_kind({"X": X, f"W_{self.names[0]}": self.parameters[self.names[0]]})
@@ -198,9 +231,9 @@ class AttentionHead(DisplayableRows, AttentionOptions, ABC):
             X.shape[-1] == self.d_model,
             f"X: got tokens of width {X.shape[-1]}, expected {self.d_model} (the rows of W_{self.names[0]}).",
         )
-        keys = KeyTokens.of(X, self.sink is not None)
+        keys = self._key_tokens(X, X_kv)
         scores = self._raw_scores(X, keys)
-        ports, T, visible = self._with_sink(scores, *self._masked(scores.raw / scores.scale, X))
+        ports, T, visible = self._with_sink(scores, *self._masked(scores.raw / scores.scale))
         A = self._activation.value(T, visible)
         value_ports, value_pair = self._value_ports(keys.rows, A)
         V = self._value_map(keys.rows)
@@ -215,9 +248,10 @@ class AttentionHead(DisplayableRows, AttentionOptions, ABC):
             return state
         return state.with_sides(scores.query_side, scores.key_side)
 
-    def _masked(self, T: Tensor, X: Tensor) -> tuple[Tensor, Tensor]:
+    def _masked(self, T: Tensor) -> tuple[Tensor, Tensor]:
         """Scores with the bias, and which of them take part; a sink always does."""
-        visible, bias = self._masking.resolve(X.shape[0], X.shape[1], X.dtype, X.device)
+        keys = T.shape[2] - (self.sink is not None)
+        visible, bias = self._masking.resolve(T.shape[0], T.shape[1], T.dtype, T.device, keys)
         if self.sink is not None:
             visible = torch.nn.functional.pad(visible, (0, 1), value=True)
             bias = None if bias is None else torch.nn.functional.pad(bias, (0, 1))
@@ -236,9 +270,12 @@ class AttentionHead(DisplayableRows, AttentionOptions, ABC):
         port = ScorePort(ones, "1", 0, column, "e")
         return {**scores.ports, "sink": port}, T + self.sink.reshape(()) * last, visible
 
-    def attention(self, X: Float[Tensor, "*s l d"]) -> Float[Tensor, "*s l l"]:
+    def attention(
+        self, X: Float[Tensor, "*s i d"], X_kv: Float[Tensor, "*s l e"] | None = None
+    ) -> Float[Tensor, "*s i l"]:
         """The attention weights ``A``, for `attention_entropy`, the moments and plots; without that of a sink."""
-        weights = self.attend(as_batch(X)).weights[..., : X.shape[-2]]
+        weights = self.attend(as_batch(X), as_key_batch(X, X_kv)).weights
+        weights = weights if self.sink is None else weights[..., :-1]
         return weights[0] if X.ndim == 2 else weights
 
     def __repr__(self) -> str:
@@ -249,6 +286,7 @@ class AttentionHead(DisplayableRows, AttentionOptions, ABC):
         own += [f"temperature {self.temperature:g}"] if self.temperature != 1 else []
         own += [f"{norm} of {_NORMED[name]}" for name, norm in self._norms.items()]
         own += [] if self.sink is None else [f"sink {float(self.sink):g}"]
+        own += [] if self.gate is None else ["gated"]
         dtype = str(self.parameters[self.names[0]].dtype).removeprefix("torch.")
         return f"{type(self).__name__} {sizes}; {', '.join(own)}, {dtype}"
 
@@ -274,10 +312,13 @@ class AttentionHead(DisplayableRows, AttentionOptions, ABC):
         """
         return super().plot(ax) if X is None else self.attend(as_batch(X)).plot(ax)
 
-    def __call__(self, X: Float[Tensor, "*s l d"]) -> Float[Tensor, "*s l f"]:
-        """``F = A X W_V``, differentiable by autograd."""
-        batched = as_batch(X)
-        out = self.attend(batched).output
+    def __call__(
+        self, X: Float[Tensor, "*s i d"], X_kv: Float[Tensor, "*s l e"] | None = None
+    ) -> Float[Tensor, "*s i f"]:
+        """``F = A X_kv W_V``, gated where there is a gate, differentiable by autograd; X_kv is X if omitted."""
+        batch = as_batch(X)
+        out = self.attend(batch, as_key_batch(X, X_kv)).output
+        out = out if self.gate is None else out * torch.sigmoid(batch @ self.gate)
         return out[0] if X.ndim == 2 else out
 
 
@@ -374,4 +415,13 @@ def check_names(given: object, known: Container[object], hint: str) -> None:
 def as_batch(X: Tensor) -> Float[Tensor, "s l d"]:
     """A checked batch of sequences, from (L, d) or (B, L, d)."""
     checked = check_tensor("X", X, (2, 3))
+    return checked if checked.ndim == 3 else checked[None]
+
+
+def as_key_batch(X: Tensor, X_kv: object) -> Float[Tensor, "s l e"] | None:
+    """A checked batch of tokens for the keys, with a batch axis where X has one or not; None if there are none."""
+    if X_kv is None:
+        return None
+    checked = check_tensor("X_kv", X_kv, (2, 3))
+    expect(checked.ndim == X.ndim, f"X_kv: got {checked.ndim} axes, expected {X.ndim} as X.")
     return checked if checked.ndim == 3 else checked[None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -28,7 +28,7 @@ from hessianlens.memory import ensure_fits
 if TYPE_CHECKING:
     from typing import Self
 
-_OPTIONS = ("activation", "causal", "mask", "bias", "temperature", "query_norm", "key_norm", "sink")
+_OPTIONS = ("activation", "causal", "mask", "bias", "temperature", "query_norm", "key_norm", "sink", "gate")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -36,13 +36,14 @@ class SelfAttention(DualAttentionHead):
     """``F = a(X W_Q W_K^T X^T / (t sqrt(d_K))) X W_V``, blocks Q, K, V.
 
     With norms of queries and keys, ``T_ij = n(W_Q^T x_i) . n(W_K^T x_j) / (t sqrt(d_K))``; their gains are blocks
-    ``gain_Q`` and ``gain_K``. With a sink, ``A_ij = exp(T_ij) / (exp(sink) + sum_l exp(T_il))``.
+    ``gain_Q`` and ``gain_K``. With a sink, ``A_ij = exp(T_ij) / (exp(sink) + sum_l exp(T_il))``. With a gate,
+    ``F_i = sigmoid(gate^T x_i) * sum_j A_ij v_j``.
 
     Args:
         W_Q: Query weights, d x d_K.
         W_K: Key weights, d x d_K.
         W_V: Value weights, d x d_V.
-        activation: See `AttentionOptions`, as are `causal`, `mask`, `bias`, `temperature` and `sink`.
+        activation: See `AttentionOptions`, as are `causal`, `mask`, `bias`, `temperature`, `sink` and `gate`.
         query_norm: Norm of the queries, a `QueryKeyNorm` or its kind, "rms" or "layer".
         key_norm: Norm of the keys.
 
@@ -97,6 +98,11 @@ class SelfAttention(DualAttentionHead):
         """Width of the output."""
         return self.W_V.shape[1]
 
+    @property
+    def d_kv(self) -> int:
+        """Width of the tokens that keys and values are made of."""
+        return self.W_K.shape[0]
+
     def _check_shapes(self) -> None:
         check_shape("W_K", self.W_K, tuple(self.W_Q.shape), "the shape of W_Q")
         check_shape("W_V", self.W_V, (self.W_Q.shape[0], self.W_V.shape[1]), "as many rows as W_Q")
@@ -109,6 +115,29 @@ class SelfAttention(DualAttentionHead):
 
     def _value_ports(self, X: Tensor, A: Tensor) -> tuple[dict[str, ValuePort], tuple[str, str] | None]:
         return {"V": ValuePort(X, "x", A, "m", self.d_v)}, None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CrossAttention(SelfAttention):
+    """``F = a(X W_Q W_K^T X_kv^T / (t sqrt(d_K))) X_kv W_V``: keys and values of other tokens, blocks Q, K, V.
+
+    Tokens X_kv may be of another number and width, as those of an encoder. At X_kv of the same width any other layer
+    is a cross-attention too.
+
+    Args:
+        W_Q: Query weights, d x d_K.
+        W_K: Key weights, d_kv x d_K.
+        W_V: Value weights, d_kv x d_V.
+        activation: See `SelfAttention`, as are all further options.
+
+    >>> layer = CrossAttention(torch.randn(4, 3), torch.randn(6, 3), torch.randn(6, 2))
+    >>> layer(torch.zeros(5, 4), torch.zeros(9, 6)).shape
+    torch.Size([5, 2])
+    """
+
+    def _check_shapes(self) -> None:
+        check_shape("W_K", self.W_K, (self.W_K.shape[0], self.W_Q.shape[1]), "as many columns as W_Q")
+        check_shape("W_V", self.W_V, (self.W_K.shape[0], self.W_V.shape[1]), "as many rows as W_K")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -193,6 +222,9 @@ class MultiHeadAttention(DisplayableRows):
     [('Q', 0), ('K', 0), ('V', 0), ('Q', 1), ('K', 1), ('V', 1)]
     """
 
+    widths: ClassVar[tuple[str, ...]] = ("d_model", "d_kv", "d_v")
+    """What all heads have in common."""
+
     def __init__(self, heads: Sequence[object]) -> None:
         checked: list[AttentionHead] = []
         several = isinstance(heads, Iterable) and not isinstance(heads, Tensor)
@@ -201,7 +233,7 @@ class MultiHeadAttention(DisplayableRows):
             if not isinstance(head, AttentionHead):
                 raise InputError(f"heads[{h}]: got {type(head).__name__}, expected a layer such as SelfAttention.")
             checked.append(head)
-            for width in ("d_model", "d_v"):
+            for width in self.widths:
                 first, own = getattr(checked[0], width), getattr(head, width)
                 expect(first == own, f"heads[{h}]: got {width} = {own}, expected {first} as in heads[0].")
         expect(len(checked) > 0, "heads: got an empty list, expected at least one attention layer.")
@@ -213,10 +245,10 @@ class MultiHeadAttention(DisplayableRows):
         """The weights of all heads by (name, head), in block order."""
         return {(name, h): w for h, head in enumerate(self.heads) for name, w in head.parameters.items()}
 
-    def with_parameters(self, parameters: Mapping[tuple[str, int], Tensor]) -> MultiHeadAttention:
+    def with_parameters(self, parameters: Mapping[tuple[str, int], Tensor]) -> Self:
         """The same layer with other weights."""
         check_names(parameters, self.parameters, "names are such as ('Q', 0)")
-        return MultiHeadAttention(
+        return type(self)(
             [
                 head.with_parameters({name: parameters[name, h] for name in head.parameters if (name, h) in parameters})
                 for h, head in enumerate(self.heads)
@@ -225,7 +257,7 @@ class MultiHeadAttention(DisplayableRows):
 
     def __repr__(self) -> str:
         kinds = "\n".join(f"  {h}: {head!r}" for h, head in enumerate(self.heads))
-        return f"MultiHeadAttention of {len(self.heads)} heads\n{kinds}"
+        return f"{type(self).__name__} of {len(self.heads)} heads\n{kinds}"
 
     def _records(self) -> list[dict[str, Any]]:
         return [
@@ -242,7 +274,11 @@ class MultiHeadAttention(DisplayableRows):
         rows = tuple(f"head {h}" for h in range(len(self.heads)))
         return Grid(rows, tuple(f"W_{name}" for name in names), norms, "norm of the weights")
 
-    def __call__(self, X: Float[Tensor, "*s l d"]) -> Float[Tensor, "*s l f"]:
+    def __call__(
+        self, X: Float[Tensor, "*s i d"], X_kv: Float[Tensor, "*s l e"] | None = None
+    ) -> Float[Tensor, "*s i f"]:
         """The sum of the heads' outputs, differentiable by autograd."""
-        outputs = [head(X) for head in self.heads]
+        return self._joined([head(X, X_kv) for head in self.heads])
+
+    def _joined(self, outputs: Sequence[Tensor]) -> Tensor:
         return sum(outputs[1:], outputs[0])

@@ -30,13 +30,13 @@ class Masking:
     def __post_init__(self) -> None:
         """Reject masks and biases of the wrong kind before any sequence is seen."""
         if self.mask is not None:
-            _expect_square("mask", self.mask)
+            _expect_matrix("mask", self.mask)
             expect(
                 self.mask.dtype == torch.bool,
                 f"mask: got dtype {self.mask.dtype}, expected torch.bool (True: may attend).",
             )
         if self.bias is not None:
-            _expect_square("bias", self.bias)
+            _expect_matrix("bias", self.bias)
             expect(
                 self.bias.is_floating_point(),
                 f"bias: got dtype {self.bias.dtype}, expected a floating dtype.",
@@ -47,10 +47,23 @@ class Masking:
             )
 
     def resolve(
-        self, sequences: int, length: int, dtype: torch.dtype, device: torch.device
-    ) -> tuple[Bool[Tensor, "s l l"], Float[Tensor, "s l l"] | None]:
-        """Visible entries, and the bias with its hidden entries set to zero, for a batch of this size."""
-        shape = (sequences, length, length)
+        self, sequences: int, length: int, dtype: torch.dtype, device: torch.device, keys: int | None = None
+    ) -> tuple[Bool[Tensor, "s i l"], Float[Tensor, "s i l"] | None]:
+        """Visible entries, and the bias with its hidden entries set to zero, for a batch of this size.
+
+        Args:
+            sequences: Sequences of the batch.
+            length: Tokens that look.
+            dtype: Of the bias.
+            device: Of both.
+            keys: Tokens that are looked at; as many if omitted.
+        """
+        shape = (sequences, length, length if keys is None else keys)
+        expect(
+            not self.causal or shape[1] == shape[2],
+            f"causal: got {shape[1]} queries and {shape[2]} keys, expected as many: others have no common order; "
+            "pass a mask.",
+        )
         visible = torch.ones(shape, dtype=torch.bool, device=device)
         if self.causal:
             visible = visible.tril()
@@ -63,8 +76,8 @@ class Masking:
         return visible & ~hidden, bias.masked_fill(hidden, 0)
 
 
-def _expect_square(name: str, tensor: object) -> None:
-    if not isinstance(tensor, Tensor) or tensor.ndim not in (2, 3) or tensor.shape[-1] != tensor.shape[-2]:
+def _expect_matrix(name: str, tensor: object) -> None:
+    if not isinstance(tensor, Tensor) or tensor.ndim not in (2, 3):
         got = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
         raise InputError(f"{name}: got {got}, expected a tensor of shape (L, L) or (B, L, L).")
     check_dense(name, tensor)

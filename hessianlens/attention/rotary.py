@@ -84,6 +84,10 @@ class RotaryAttention(FactoredValueAttention):
         )
         return Rotation(cos, sin)
 
+    def _key_tokens(self, X: Tensor, X_kv: Tensor | None) -> KeyTokens:
+        expect(X_kv is None, "X_kv: got tokens, expected none: a rotary layer has positions for those of X alone.")
+        return super()._key_tokens(X, None)
+
     def _raw_scores(self, X: Tensor, keys: KeyTokens) -> RawScores:
         R = self._rotation(X)
         more = keys.rows.shape[1] - X.shape[1]  # a sink, a row of zeros that is not turned

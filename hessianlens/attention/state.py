@@ -128,7 +128,7 @@ class HeadState(DisplayableRows):
     """
 
     queries: Float[Tensor, "s i d"]
-    tokens: Float[Tensor, "s l d"]
+    tokens: Float[Tensor, "s l e"]
     scores: Float[Tensor, "s i l"]
     visible: Bool[Tensor, "s i l"]
     weights: Float[Tensor, "s i l"]

@@ -1,6 +1,7 @@
 """Closed forms: the exact Hessian of an attention layer, its query-key split, rank and growth."""
 
-from hessianlens.layer.hessian import AttentionHessian, attention_hessian
+from hessianlens.layer.assembly import attention_hessian
+from hessianlens.layer.hessian import AttentionHessian
 from hessianlens.layer.predicted_exponents import (
     ActivationPowers,
     activation_powers,

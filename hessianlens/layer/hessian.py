@@ -11,24 +11,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hessianlens.attention.head import AttentionHead, as_batch
+from hessianlens.attention.head import AttentionHead
 from hessianlens.attention.layer import MultiHeadAttention
 from hessianlens.attention.state import HeadState
-from hessianlens.checks import all_finite
 from hessianlens.display import Cells, DisplayableRows, Picture
-from hessianlens.errors import InputError, check_choice, check_that, expect
+from hessianlens.errors import check_choice, check_that
 from hessianlens.layer.functional import score_pair_terms, value_pair_terms, value_score_terms
 from hessianlens.layer.outer import outer_terms
 from hessianlens.layer.scores import ScoreCurvature
 from hessianlens.layer.sketch import LayerSketch
 from hessianlens.layer.tangent import LayerTangent, PartTangent
 from hessianlens.losses import (
-    Loss,
     LossDerivatives,
     OutputCurvature,
     ScalarCurvature,
     UncoupledCurvature,
-    given_derivatives,
 )
 from hessianlens.operators import BlockGrid, Term, TokenSum
 from hessianlens.operators.grid import block_name
@@ -52,6 +49,7 @@ class AttentionHessian(DisplayableRows):
     Attributes:
         heads: Each head, evaluated at the query tokens that carry a loss.
         loss: Gradient and curvature of the loss at those tokens.
+        outputs: Features of the output that every head puts out, where they stand side by side; None for their sum.
     """
 
     def __init__(
@@ -60,9 +58,10 @@ class AttentionHessian(DisplayableRows):
         shapes: dict[Name, tuple[int, int]],
         heads: Sequence[HeadState],
         loss: LossDerivatives,
+        outputs: Sequence[slice] | None = None,
     ) -> None:
         self._places, self._shapes = places, shapes
-        self.heads, self.loss = tuple(heads), loss
+        self.heads, self.loss, self.outputs = tuple(heads), loss, outputs
         self._score_curvatures: dict[tuple[int, int], ScoreCurvature] = {}
 
     @cached_property
@@ -75,18 +74,28 @@ class AttentionHessian(DisplayableRows):
         """The same layer at the same tokens, under another loss: its derivatives at the layer's output."""
         wanted = "LossDerivatives, such as the `loss` of an attention Hessian"
         check_that(isinstance(loss, LossDerivatives), "loss", loss, wanted)
-        found = AttentionHessian(self._places, self._shapes, self.heads, loss)
+        found = AttentionHessian(self._places, self._shapes, self.heads, loss, self.outputs)
         found.__dict__["_centred"] = self._centred
         return found
 
     @cached_property
     def _tangent(self) -> LayerTangent:
-        return LayerTangent(self._places, self._shapes, self.heads, self._centred, self.loss)
+        return LayerTangent(self._places, self._shapes, self.heads, self._centred, self.loss, self.outputs)
+
+    def gradient_of(self, head: int) -> Tensor:
+        """Gradient of the loss with respect to what a head puts out."""
+        return self.loss.gradient if self.outputs is None else self.loss.gradient[..., self.outputs[head]]
+
+    def _curvature_of(self, row: int, column: int) -> OutputCurvature:
+        """Curvature of the loss between what two heads put out."""
+        if self.outputs is None:
+            return self.loss.curvature
+        return self.loss.curvature.restricted(self.outputs[row], self.outputs[column])
 
     @cached_property
     def sketch(self) -> LayerSketch:
         """The blocks as random small matrices see them, for estimates of their norms."""
-        return LayerSketch(self._places, self._centred, self.loss)
+        return LayerSketch(self._places, self._centred, self.loss, self.outputs is not None)
 
     @cached_property
     def outer(self) -> BlockGrid:
@@ -151,21 +160,21 @@ class AttentionHessian(DisplayableRows):
     def _scores(self, row: int, column: int, curvature: UncoupledCurvature) -> ScoreCurvature:
         if (row, column) not in self._score_curvatures:
             self._score_curvatures[row, column] = ScoreCurvature(
-                self._centred[row], self._centred[column], curvature, self.loss.gradient
+                self._centred[row], self._centred[column], curvature, self.gradient_of(row)
             )
         return self._score_curvatures[row, column]
 
     def _score_score(self, row: Place, column: Place, part: str) -> list[Term] | None:
         """Both parameters enter through the scores; the T-functional summand is left out."""
         (h, own), (k, other) = row, column
-        curvature: OutputCurvature = self.loss.curvature
+        curvature = self._curvature_of(h, k)
         if isinstance(curvature, UncoupledCurvature):
             ports = self._centred[h].score_ports[own], self._centred[k].score_ports[other]
             return self._scores(h, k, curvature).terms(*ports, part)
         terms = [] if part == "functional" else outer_terms(self._centred[h], own, self._centred[k], other, curvature)
         if part != "outer" and h == k:
             head = self._centred[h]
-            alone = ScoreCurvature(head, head, _no_curvature(head), self.loss.gradient)
+            alone = ScoreCurvature(head, head, _no_curvature(head), self.gradient_of(h))
             terms = terms + alone.terms(head.score_ports[own], head.score_ports[other], "functional")
         return terms
 
@@ -178,11 +187,11 @@ class AttentionHessian(DisplayableRows):
         (h, own), (k, other) = row, column
         if own in self._centred[h].score_ports and other in self._centred[k].score_ports:
             return self._score_score(row, column, "outer")
-        return outer_terms(self._centred[h], own, self._centred[k], other, self.loss.curvature)
+        return outer_terms(self._centred[h], own, self._centred[k], other, self._curvature_of(h, k))
 
     def _functional_terms(self, row: Place, column: Place) -> list[Term] | None:
         (h, own), (k, other) = row, column
-        head, gradient = self._centred[h], self.loss.gradient
+        head, gradient = self._centred[h], self.gradient_of(h)
         if h != k:
             return []
         if own in head.value_ports:
@@ -208,7 +217,7 @@ class AttentionHessian(DisplayableRows):
 
     def _t_functional_terms(self, row: Place, column: Place) -> list[Term] | None:
         (h, own), (k, other) = row, column
-        return [] if h != k else score_pair_terms(self._centred[h], own, other, self.loss.gradient)
+        return [] if h != k else score_pair_terms(self._centred[h], own, other, self.gradient_of(h))
 
     def _records(self) -> list[dict[str, Any]]:
         norms = {part: self.part(part).norms() for part in LAYER_PARTS}
@@ -258,120 +267,3 @@ _BLOCK_TERMS = {
 
 def _no_curvature(head: HeadState) -> UncoupledCurvature:
     return ScalarCurvature(torch.zeros_like(head.scores[..., 0]), head.values.shape[-1])
-
-
-@restores_state
-def attention_hessian(
-    layer: AttentionHead | MultiHeadAttention,
-    X: Tensor,
-    loss: Loss | None = None,
-    *,
-    grad: Tensor | None = None,
-    curvature: float | Tensor | OutputCurvature | None = None,
-) -> AttentionHessian:
-    """The exact Hessian of a loss of an attention layer, with respect to its weights.
-
-    The loss enters only through its gradient ``g = dl/dF`` and curvature ``C = d^2 l/dF^2`` at the layer's output F.
-
-    Args:
-        layer: `SelfAttention`, `SingleMatrixAttention`, `FactoredValueAttention` or `MultiHeadAttention`.
-        X: Tokens, (L, d) or a batch (B, L, d).
-        loss: `SquareLoss`, `CrossEntropyLoss`, `CustomLoss` or any `Loss`; or give the next two instead.
-        grad: ``dl/dF``, shaped as F.
-        curvature: ``d^2 l/dF^2``: a number, a tensor by token or by pairs of tokens, or a low-rank form; see
-            `hessianlens.losses.as_curvature`.
-
-    >>> import hessianlens as hl
-    >>> layer = hl.SelfAttention.random(d_model=4, d_k=3, seed=0, dtype=torch.float64)
-    >>> X, Y = torch.randn(2, 5, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    >>> H = attention_hessian(layer, X, hl.SquareLoss(Y))
-    >>> H
-    AttentionHessian 40x40: blocks Q 4x3, K 4x3, V 4x4; parts outer, functional, full, t_outer, t_functional
-    >>> H.functional["V", "V"].frobenius_norm().item()
-    0.0
-    >>> bool(torch.allclose(H.full[:].to_dense(), (H.outer + H.functional).to_dense()))
-    True
-    """
-    if not isinstance(layer, (AttentionHead, MultiHeadAttention)):
-        raise InputError(
-            f"layer: got {type(layer).__name__}, expected an attention layer such as hessianlens.SelfAttention."
-        )
-    with torch.no_grad():
-        heads = _evaluated(layer, as_batch(X).detach().clone())
-        F = _output(heads)
-        _expect_finite("output", F)
-        derivatives = _derivatives(loss, grad, curvature, F)
-        _expect_finite("loss gradient", derivatives.gradient)
-        kept = derivatives.with_loss()
-        if len(kept) < F.shape[1]:
-            heads, derivatives = [head.at(kept) for head in heads], derivatives.at(kept)
-    return _assembled(layer, heads, derivatives)
-
-
-@restores_state
-def hessian_at(layer: Layer, X: Tensor, positions: Tensor, derivatives: LossDerivatives) -> AttentionHessian:
-    """The Hessian from derivatives that are known, and already checked, at some positions only.
-
-    Args:
-        layer: The layer.
-        X: Tokens, (B, L, d).
-        positions: The positions that carry a loss.
-        derivatives: Gradient and curvature of the loss at those positions.
-    """
-    with torch.no_grad():
-        heads = [head.at(positions) for head in _evaluated(layer, X)]
-    return _assembled(layer, heads, derivatives)
-
-
-def _evaluated(layer: Layer, batch: Tensor) -> list[HeadState]:
-    """Every head at a batch. Blocks are built later, so they must not see what becomes of the weights meanwhile.
-
-    Most weights are not needed any more once they have met the tokens; only the others are copied.
-    """
-    several = isinstance(layer, MultiHeadAttention)
-    alone = layer.heads if isinstance(layer, MultiHeadAttention) else (layer,)
-    heads = [head.attend(batch).apart() for head in alone]
-    for h, head in enumerate(heads):
-        _expect_finite(f"scores of head {h}" if several else "scores", head.scores)
-        _expect_finite(f"attention weights of head {h}" if several else "attention weights", head.weights)
-    return heads
-
-
-def _assembled(layer: Layer, heads: Sequence[HeadState], derivatives: LossDerivatives) -> AttentionHessian:
-    places: dict[Name, Place] = {
-        name: (name[1], name[0]) if isinstance(name, tuple) else (0, str(name)) for name in layer.parameters
-    }
-    shapes: dict[Name, tuple[int, int]] = {name: (w.shape[0], w.shape[1]) for name, w in layer.parameters.items()}
-    return AttentionHessian(places, shapes, heads, derivatives)
-
-
-def _output(heads: Sequence[HeadState]) -> Tensor:
-    """That of all heads together, which nobody keeps."""
-    total = heads[0].weights @ heads[0].values
-    for head in heads[1:]:
-        total.baddbmm_(head.weights, head.values)
-    return total
-
-
-def _expect_finite(what: str, found: Tensor) -> None:
-    expect(
-        all_finite(found),
-        f"{what}: not finite at these weights and tokens in {found.dtype}; scale them down, or use float64.",
-    )
-
-
-def _derivatives(
-    loss: Loss | None, grad: Tensor | None, curvature: float | Tensor | OutputCurvature | None, F: Tensor
-) -> LossDerivatives:
-    if loss is not None:
-        expect(grad is None and curvature is None, "loss: give either a loss or grad and curvature, not both.")
-        if not isinstance(loss, Loss):
-            raise InputError(
-                f"loss: got {type(loss).__name__}, expected a Loss such as SquareLoss(Y), or CustomLoss(function)."
-            )
-        return loss.derivatives(F)
-    if grad is None or curvature is None:
-        raise InputError(
-            "loss: nothing to differentiate; give loss=SquareLoss(Y), or both grad=dl/dF and curvature=d2l/dF2."
-        )
-    return given_derivatives(grad, curvature, F)

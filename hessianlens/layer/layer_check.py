@@ -20,7 +20,8 @@ from torch.func import grad, hessian, jacrev, jvp, vjp, vmap
 from hessianlens.attention import SelfAttention
 from hessianlens.display import Section, Table, short
 from hessianlens.errors import InputError
-from hessianlens.layer.hessian import AttentionHessian, attention_hessian
+from hessianlens.layer.assembly import attention_hessian
+from hessianlens.layer.hessian import AttentionHessian
 from hessianlens.layer.predicted_exponents import predicted_growth
 from hessianlens.losses import SquareLoss
 from hessianlens.operators import BlockGrid, StructuredOperator, TokenSum

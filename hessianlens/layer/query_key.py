@@ -89,7 +89,7 @@ def eigenvalue_pairs(H: AttentionHessian, head: int = 0) -> EigenvaluePairs:
     state = H.heads[head]
     if state.score_pair is None:
         raise InputError(f"head {head}: it has a single query-key matrix, so there is no T-functional Hessian.")
-    left, values, right = torch.linalg.svd(score_pair_matrix(state, H.loss.gradient))
+    left, values, right = torch.linalg.svd(score_pair_matrix(state, H.gradient_of(head)))
     width = state.score_ports[state.score_pair[0]].matrix.shape[-1]
     return EigenvaluePairs(values, width, left, right.T)
 

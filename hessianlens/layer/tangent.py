@@ -75,6 +75,7 @@ class LayerTangent:
         heads: The heads.
         centred: The same, centred.
         loss: Gradient and curvature of the loss.
+        outputs: Features that every head puts out, where they stand side by side; None for their sum.
     """
 
     def __init__(
@@ -84,9 +85,12 @@ class LayerTangent:
         heads: Sequence[HeadState],
         centred: Sequence[HeadState],
         loss: LossDerivatives,
+        outputs: Sequence[slice] | None = None,
     ) -> None:
         self._places, self.shapes, self.loss, self._states = places, shapes, loss, heads
-        self.heads = [HeadTangent(head, loss.gradient) for head in centred]
+        self.outputs = outputs
+        self._losses = [loss if outputs is None else loss.restricted(outputs[h]) for h in range(len(centred))]
+        self.heads = [HeadTangent(head, own.gradient) for head, own in zip(centred, self._losses, strict=True)]
         self.merged = {h: head.merged for h, head in enumerate(self.heads) if head.merged is not None}
         self._routes: dict[tuple[Names, Names], MatvecRoute] = {}
         self._score_pairs: dict[int, Pair] = {}
@@ -94,7 +98,7 @@ class LayerTangent:
     @cached_property
     def diagonals(self) -> list[HeadDiagonals]:
         """Diagonals and traces, by head."""
-        return [HeadDiagonals(head, self.loss) for head in self.heads]
+        return [HeadDiagonals(head, own) for head, own in zip(self.heads, self._losses, strict=True)]
 
     @cached_property
     def dense(self) -> LayerEntries:
@@ -172,10 +176,33 @@ class LayerTangent:
         return [*(name for name in names if name not in gone), *((MERGED, h) for h in merged)]
 
     def _alone(self, rows: Names, columns: Names) -> Tensor | None:
+        if self.outputs is not None:
+            return None
         curvature, at = self.loss.curvature, [self.entrances[name] for name in (*rows, *columns)]
         head = self.heads[at[0].head]
         scores = all(entrance.head == at[0].head and entrance.own in head.score_ports for entrance in at)
         return curvature.values if isinstance(curvature, ScalarCurvature) and scores and head.gram_pays else None
+
+    def through_loss(self, changes: Sequence[HeadChange]) -> list[Tensor | None]:
+        """``u = C dF`` as every head sees it, for the changes dF of the output of all heads; None where there is none.
+
+        Args:
+            changes: Of the heads.
+        """
+        outputs = [(h, change.output) for h, change in enumerate(changes) if change.output is not None]
+        if not outputs:
+            return [None] * len(changes)
+        if self.outputs is None:
+            first, *others = (each for _, each in outputs)
+            dF = sum(others, first)
+        else:
+            like = outputs[0][1]
+            dF = like.new_zeros(*like.shape[:2], self.loss.gradient.shape[2])
+            for h, each in outputs:
+                dF[..., self.outputs[h]] += each
+        by_vector = dF.view(changes[0].vectors, -1, *dF.shape[1:])
+        u = self.loss.curvature.apply(by_vector).reshape(dF.shape)
+        return [u if self.outputs is None else u[..., self.outputs[h]] for h in range(len(changes))]
 
     @cached_property
     def _names(self) -> dict[tuple[int, str], Name]:
@@ -195,7 +222,8 @@ class LayerTangent:
         for h, state in enumerate(self._states):
             if state.value_pair is not None:
                 first, second = state.value_pair
-                B = torch.tensordot(state.value_ports[first].vector, self.loss.gradient, dims=([0, 1], [0, 1]))
+                gradient = self._losses[h].gradient
+                B = torch.tensordot(state.value_ports[first].vector, gradient, dims=([0, 1], [0, 1]))
                 found.append(ValuePair(B, self._names[h, first], self._names[h, second]))
         return found
 
@@ -239,17 +267,13 @@ class PartTangent(ProductSource):
 
     def _products(self, route: MatvecRoute, changes: list[HeadChange]) -> dict[Name, Tensor]:
         """Through the loss and back, head by head; what is zero is left out."""
-        layer, u = self._layer, None
-        outputs = [change.output for change in changes if change.output is not None]
-        if outputs:
-            dF = sum(outputs[1:], outputs[0])
-            by_vector = dF.view(changes[0].vectors, -1, *dF.shape[1:])
-            u = layer.loss.curvature.apply(by_vector).reshape(dF.shape)
+        layer = self._layer
+        u = layer.through_loss(changes)
         found: dict[Name, Tensor] = {}
         for h, names in route.asked.items():
             head, change = layer.heads[h], changes[h]
             parts = self._without_pairs if h in route.paired else self._parts
-            for own, (gradient, vjp) in head.gradients(change, u, list(names), parts).items():
+            for own, (gradient, vjp) in head.gradients(change, u[h], list(names), parts).items():
                 at = layer.entrances[names[own]]
                 total = head.total(vjp, change.vectors) if at.relative and vjp is not None else None
                 found[names[own]] = at.input.back(gradient, at.relative, total)
@@ -280,6 +304,8 @@ class PartTangent(ProductSource):
 
     def write(self, rows: Names, columns: Names, target: Tensor) -> bool:
         """Where the layer is small and the loss couples no two tokens."""
+        if self._layer.outputs is not None:
+            return False
         one, two = ([self._layer.place(name) for name in names] for names in (rows, columns))
         return self._layer.dense.write(one, two, self._parts, target)
 

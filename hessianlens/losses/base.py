@@ -29,6 +29,10 @@ class LossDerivatives:
         """The derivatives at some of the tokens only."""
         return LossDerivatives(self.gradient[:, kept], self.curvature.at(kept))
 
+    def restricted(self, features: slice) -> LossDerivatives:
+        """The derivatives by some features of the output."""
+        return LossDerivatives(self.gradient[..., features], self.curvature.restricted(features, features))
+
 
 class Loss(ABC):
     """A loss of the layer's output; a network behind the layer enters through the same two derivatives."""

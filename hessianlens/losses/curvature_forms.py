@@ -44,6 +44,10 @@ class OutputCurvature(ABC):
     def apply(self, change: Tensor) -> Tensor:
         """``C dF`` for some changes of the output, ``[z, s, i, f]``, which may be overwritten."""
 
+    @abstractmethod
+    def restricted(self, rows: slice, columns: slice) -> OutputCurvature:
+        """C between some features and others, as it is seen by heads that put out different ones."""
+
     def tensors(self) -> list[Tensor]:
         """The numbers that it holds."""
         return [value for value in vars(self).values() if isinstance(value, Tensor)]
@@ -69,6 +73,10 @@ class UncoupledCurvature(OutputCurvature):
     def at(self, kept: Tensor | slice) -> UncoupledCurvature:
         """The curvature at some of the tokens only."""
 
+    @abstractmethod
+    def restricted(self, rows: slice, columns: slice) -> UncoupledCurvature:
+        """C between some features and others."""
+
     def of_sequences(self, start: int, stop: int) -> Self:
         """The curvature of a range of sequences only: every form begins with them."""
         cut = copy(self)
@@ -92,6 +100,13 @@ class ScalarCurvature(UncoupledCurvature):
     def at(self, kept: Tensor | slice) -> ScalarCurvature:
         """The curvature at some of the tokens only."""
         return ScalarCurvature(self.values[:, kept], self.width)
+
+    def restricted(self, rows: slice, columns: slice) -> UncoupledCurvature:
+        """The same number; between different features parts of an identity."""
+        if rows == columns:
+            return ScalarCurvature(self.values, len(range(self.width)[rows]))
+        eye = torch.eye(self.width, dtype=self.values.dtype, device=self.values.device)[rows, columns]
+        return TokenCurvature(self.values[..., None, None] * eye)
 
     def factors(self, row: tuple[str, str], column: tuple[str, str]) -> tuple[Factor, ...]:
         """A number per token and an identity on the features."""
@@ -123,6 +138,10 @@ class TokenCurvature(UncoupledCurvature):
     def at(self, kept: Tensor | slice) -> TokenCurvature:
         """The curvature at some of the tokens only."""
         return TokenCurvature(self.matrices[:, kept])
+
+    def restricted(self, rows: slice, columns: slice) -> TokenCurvature:
+        """Parts of the matrices."""
+        return TokenCurvature(self.matrices[..., rows, columns])
 
     def factors(self, row: tuple[str, str], column: tuple[str, str]) -> tuple[Factor, ...]:
         """One matrix per token."""
@@ -162,6 +181,11 @@ class LowRankTokenCurvature(UncoupledCurvature):
     def at(self, kept: Tensor | slice) -> LowRankTokenCurvature:
         """The curvature at some of the tokens only."""
         return LowRankTokenCurvature(self.root[:, kept])
+
+    def restricted(self, rows: slice, columns: slice) -> UncoupledCurvature:
+        """Rows of the roots."""
+        left, right = self.root[:, :, rows], self.root[:, :, columns]
+        return LowRankTokenCurvature(left) if rows == columns else FactoredTokenCurvature(left, right)
 
     def factors(self, row: tuple[str, str], column: tuple[str, str]) -> tuple[Factor, ...]:
         """Two thin factors."""
@@ -207,6 +231,10 @@ class FactoredTokenCurvature(UncoupledCurvature):
         """The curvature at some of the tokens only."""
         return FactoredTokenCurvature(self.left[:, kept], self.right[:, kept])
 
+    def restricted(self, rows: slice, columns: slice) -> FactoredTokenCurvature:
+        """Rows of both factors."""
+        return FactoredTokenCurvature(self.left[:, :, rows], self.right[:, :, columns])
+
     def factors(self, row: tuple[str, str], column: tuple[str, str]) -> tuple[Factor, ...]:
         """Two thin factors."""
         return Factor("L", "s" + row[0] + row[1] + "r", self.left), Factor(
@@ -237,6 +265,10 @@ class CoupledCurvature(OutputCurvature):
         """The curvature at some of the tokens only."""
         return CoupledCurvature(self.matrices[:, kept][:, :, :, kept])
 
+    def restricted(self, rows: slice, columns: slice) -> CoupledCurvature:
+        """Parts of the matrices."""
+        return CoupledCurvature(self.matrices[:, :, rows][..., columns])
+
     def factors(self, row: tuple[str, str], column: tuple[str, str]) -> tuple[Factor, ...]:
         """One matrix a pair of tokens."""
         return (Factor("C", "s" + row[0] + row[1] + column[0] + column[1], self.matrices),)
@@ -264,6 +296,13 @@ class LowRankCoupledCurvature(OutputCurvature):
     def at(self, kept: Tensor | slice) -> LowRankCoupledCurvature:
         """The curvature at some of the tokens only."""
         return LowRankCoupledCurvature(self.root[:, kept])
+
+    def restricted(self, rows: slice, columns: slice) -> OutputCurvature:
+        """Rows of the roots."""
+        left, right = self.root[:, :, rows], self.root[:, :, columns]
+        if rows == columns:
+            return LowRankCoupledCurvature(left)
+        return CoupledCurvature(torch.einsum("sifr,sjgr->sifjg", left, right))
 
     def factors(self, row: tuple[str, str], column: tuple[str, str]) -> tuple[Factor, ...]:
         """Two thin factors that share their rank index."""

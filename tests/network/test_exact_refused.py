@@ -173,7 +173,6 @@ REFUSED: dict[str, tuple[Callable[[], Problem], str]] = {
         "its values come from 2 linear maps, not from one",
     ),
     "choices": (_multiple_choice, "what lies behind it couples the 3 sequences of an example, such as choices"),
-    "keys of other tokens": (lambda: problem_of("T5"), "its queries and keys belong to different tokens"),
     "no attention": (
         lambda: hl.problem(networks.mlp(), pairs(4, classes=3, length=None), "cross_entropy"),
         "no attention with softmax was seen",

@@ -89,6 +89,27 @@ def _nano(attention: type[nn.Module]) -> Problem:
     return hl.problem(scrambled(model.double()), networks.pairs(2), "cross_entropy")
 
 
+def _seq2seq(kind: str, **more) -> Problem:
+    """An encoder-decoder that reads more tokens than it writes; one of them is padding."""
+    config = getattr(transformers, f"{kind}Config")(
+        vocab_size=VOCAB, pad_token_id=0, decoder_start_token_id=1, dropout_rate=0.0, dropout=0.0, **more
+    )
+    model = getattr(transformers, f"{kind}ForConditionalGeneration")(config).double()
+    ids = torch.cat([tokens(), tokens().flip(1)[:, :2]], 1)
+    mask = torch.ones_like(ids)
+    mask[0, -1] = 0
+    return hl.problem(scrambled(model), {"input_ids": ids, "attention_mask": mask, "labels": tokens()})
+
+
+MODELS["T5: keys of an encoder"] = (
+    lambda: _seq2seq("T5", d_model=6, d_kv=3, d_ff=4, num_layers=1, num_heads=2, num_decoder_layers=2),
+    True,
+)
+_BART = {f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in (("layers", 1), ("attention_heads", 2))}
+MODELS["BART: keys of an encoder, with biases"] = (
+    lambda: _seq2seq("Bart", d_model=6, encoder_ffn_dim=4, decoder_ffn_dim=4, max_position_embeddings=16, **_BART),
+    True,
+)
 MODELS["norm and sink in one"] = (lambda: _nano(NormedWithSink), True)
 MODELS["sink alone"] = (lambda: _nano(WithSink), False)
 

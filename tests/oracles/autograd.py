@@ -64,14 +64,20 @@ def _batch(X: Tensor) -> Tensor:
     return X if X.ndim == 3 else X[None]
 
 
-def dense_hessian(layer, X: Tensor, loss: Loss) -> DenseHessian:
+def _output(layer, X: Tensor, X_kv: Tensor | None) -> Callable[[Weights], Tensor]:
+    """From weights to the batched output; without tokens for the keys the layer takes one argument."""
+    given = [_batch(X)] if X_kv is None else [_batch(X), _batch(X_kv)]
+    return lambda weights: layer.with_parameters(weights)(*given)
+
+
+def dense_hessian(layer, X: Tensor, loss: Loss, X_kv: Tensor | None = None) -> DenseHessian:
     """All blocks of a layer, under a loss of its batched output."""
-    return dense_parts(lambda weights: layer.with_parameters(weights)(_batch(X)), loss, layer.parameters)
+    return dense_parts(_output(layer, X, X_kv), loss, layer.parameters)
 
 
-def hessian_vector_product(layer, X: Tensor, loss: Loss, v: Tensor) -> Tensor:
+def hessian_vector_product(layer, X: Tensor, loss: Loss, v: Tensor, X_kv: Tensor | None = None) -> Tensor:
     """``H v`` by double backward: the matrix-free witness."""
-    output, theta = _flat(lambda weights: layer.with_parameters(weights)(_batch(X)), layer.parameters)
+    output, theta = _flat(_output(layer, X, X_kv), layer.parameters)
     theta = theta.requires_grad_()
     (gradient,) = torch.autograd.grad(loss(output(theta)), theta, create_graph=True)
     (product,) = torch.autograd.grad(gradient @ v, theta)

@@ -18,11 +18,15 @@ PARTS = ("outer", "functional", "full")
 
 
 def assert_witnesses_agree(
-    layer, X: Tensor, loss: Loss, properties: Sequence[Callable[..., None]] = (dense_form,)
+    layer,
+    X: Tensor,
+    loss: Loss,
+    properties: Sequence[Callable[..., None]] = (dense_form,),
+    X_kv: Tensor | None = None,
 ) -> None:
     """Properties of every block of every part against autograd, and the whole matrix-free product."""
-    oracle = dense_hessian(layer, X, loss.value)
-    H = hl.attention_hessian(layer, X, loss)
+    oracle = dense_hessian(layer, X, loss.value, X_kv)
+    H = hl.attention_hessian(layer, X, loss, X_kv=X_kv)
     for part, row, column in itertools.product(PARTS, layer.parameters, layer.parameters):
         block, expected = H.part(part)[row, column], oracle.block(part, row, column)
         what, u = f"{part}[{row}, {column}]", _draw(block.shape[1], 12)
@@ -40,7 +44,7 @@ def assert_witnesses_agree(
     for part in PARTS:
         assert_same(H.part(part)[:] @ M, getattr(oracle, part) @ M, f"{part} M")
     v = _draw(H.full.shape[1], 11)
-    assert_same(H.full[:] @ v, hessian_vector_product(layer, X, loss.value, v), "H v")
+    assert_same(H.full[:] @ v, hessian_vector_product(layer, X, loss.value, v, X_kv), "H v")
 
 
 def _draw(size: int, seed: int) -> Tensor:

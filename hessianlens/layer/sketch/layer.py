@@ -32,12 +32,17 @@ class LayerSketch:
         places: Head and own name of every parameter.
         heads: The heads, centred.
         loss: Gradient and curvature of the loss.
+        side_by_side: Whether heads put out features of their own, as in front of a gate.
     """
 
     def __init__(
-        self, places: Mapping[Name, tuple[int, str]], heads: Sequence[HeadState], loss: LossDerivatives
+        self,
+        places: Mapping[Name, tuple[int, str]],
+        heads: Sequence[HeadState],
+        loss: LossDerivatives,
+        side_by_side: bool = False,
     ) -> None:
-        self._places, self._heads, self._loss = places, heads, loss
+        self._places, self._heads, self._loss, self._side_by_side = places, heads, loss, side_by_side
         self._matrices: dict[tuple[int, int, str], ScoreMatrices] = {}
 
     def block(
@@ -53,6 +58,8 @@ class LayerSketch:
         """
         if not isinstance(self._loss.curvature, UncoupledCurvature):
             return Refusal("the loss couples the tokens of a sequence")
+        if self._side_by_side:
+            return Refusal("a gate multiplies what the heads put out")
         (h, own), (k, other) = self._placed(part, row, column)
         head, second = self._heads[h], self._heads[k]
         if own in head.value_ports and other in second.value_ports:

@@ -97,8 +97,6 @@ class _AttentionSurroundings:
         if any(tensor is None for tensor in by_head.values()):
             return Refusal("its heads and sequences cannot be separated")
         q, k, v, raw, output = (tensor for tensor in by_head.values() if tensor is not None)
-        if raw.shape[-1] != raw.shape[-2]:
-            return Refusal("its queries and keys belong to different tokens")
         rule = score_rule(self.call.raw, self.call.scores, raw.shape)
         if isinstance(rule, Refusal):
             return rule
@@ -158,8 +156,11 @@ class _AttentionSurroundings:
             assert use is not None and use.inputs is not None
             projections[name] = HeadProjection(use, self._shift(source.site), source.features.cpu(), source.heads)
             tokens[name] = source.grouping.arrange(use.inputs.detach().flatten(0, -2))
-        if len({found.shape[:2] for found in tokens.values()}) > 1:
-            return Refusal("its queries, keys and values are made of different positions")
+        lengths = {"q": set[int](), "kv": set[int]()}
+        for name, found_tokens in tokens.items():
+            lengths["q" if name[0] == "q" else "kv"].add(found_tokens.shape[1])
+        if any(len(own) > 1 for own in lengths.values()):
+            return Refusal("its queries, or its keys and values, are made of different positions")
         taken = torch.arange(output.shape[1] * output.shape[3], device="cpu").reshape(output.shape[1], -1)
         projections["o"] = HeadProjection(out[0], None, taken, of_inputs=True)
         layer, X = smooth_heads(

@@ -71,7 +71,7 @@ def operand_of(taken: Tensor, site: int, leaf: Tensor) -> Operand | Refusal:
         return Refusal(f"take other than {taken.shape[-1]} features a head")
     grouping = grouping_of(taken, leaf)
     if grouping is None:
-        return Refusal("mix positions behind their linear map")
+        return refuse_positions(taken, leaf)
     maps = _maps(taken, leaf, pieces[0])
     return Operand(site, pieces, heads, grouping, maps)
 
@@ -110,6 +110,14 @@ def grouping_of(taken: Tensor, leaf: Tensor) -> Grouping | None:
             if bool(((numbered - expected).abs() <= 1e-3 * alone.abs()).all()):
                 return grouping
     return None
+
+
+def refuse_positions(taken: Tensor, leaf: Tensor) -> Refusal:
+    """Why positions of an operand are not those of its map."""
+    own, of_map = taken[:, 0, :, 0].numel(), leaf[..., 0].numel()
+    if own != of_map:
+        return Refusal(f"are {own} positions, where their linear map has {of_map}")
+    return Refusal("mix positions behind their linear map")
 
 
 def _maps(taken: Tensor, leaf: Tensor, features: Tensor) -> Tensor:

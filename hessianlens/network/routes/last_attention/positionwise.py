@@ -23,7 +23,8 @@ from torch import Tensor
 from hessianlens.attention.layer import MultiHeadAttention
 from hessianlens.derivatives.difference import random_like
 from hessianlens.derivatives.graph import expect_twice_differentiable, refusals_of
-from hessianlens.layer.hessian import AttentionHessian, hessian_at
+from hessianlens.layer.assembly import hessian_at
+from hessianlens.layer.hessian import AttentionHessian
 from hessianlens.losses import LossDerivatives, TokenCurvature, UncoupledCurvature
 from hessianlens.losses.curvature_forms import FactoredTokenCurvature
 from hessianlens.operators import BlockGrid

@@ -22,13 +22,19 @@ from torch.nn import functional as nnf
 from hessianlens.attention.head import KeyTokens, RawScores
 from hessianlens.attention.layer import FactoredValueAttention, MultiHeadAttention
 from hessianlens.attention.sides import InputCurvature, Side
-from hessianlens.attention.state import ScorePort, ValuePort
+from hessianlens.attention.state import ScorePort
 from hessianlens.attention.token_maps import MatrixMap
 from hessianlens.derivatives.difference import random_like
 from hessianlens.errors import Refusal
 from hessianlens.memory import SAFE_SHARE, available_bytes
 from hessianlens.network.base.recognition import Grouping
-from hessianlens.network.routes.last_attention.operands import NO_SOURCE, features_by_head, grouping_of, vjp_by_position
+from hessianlens.network.routes.last_attention.operands import (
+    NO_SOURCE,
+    features_by_head,
+    grouping_of,
+    refuse_positions,
+    vjp_by_position,
+)
 from hessianlens.network.routes.last_attention.site import CLOSED_FORM, with_ones
 from hessianlens.sizes import readable
 
@@ -167,7 +173,7 @@ def smooth_operand(taken: Tensor, leaves: Mapping[int, Tensor]) -> SmoothOperand
             return found
         grouping = grouping_of(taken, leaves[site])
         if grouping is None:
-            return Refusal("mix positions behind their linear map")
+            return refuse_positions(taken, leaves[site])
         sources.append(SmoothSource(site, leaves[site], *found, grouping))
     operand = SmoothOperand(taken, tuple(sources), is_curved(taken, [source.leaf for source in sources]))
     widths = [source.features.shape[1] for source in sources]
@@ -218,7 +224,7 @@ class SmoothAttention(FactoredValueAttention):
 
     Attributes:
         queries: Queries.
-        keys: Keys, at the same positions.
+        keys: Keys, perhaps of another number of positions.
         content: Tokens that the values are made of, ``[sequence, position, d]``.
         further: Weights behind queries and keys beside W_Q and W_K, by name.
     """
@@ -236,6 +242,9 @@ class SmoothAttention(FactoredValueAttention):
     def _check_shapes(self) -> None:
         """They are those of the network."""
 
+    def _key_tokens(self, X: Tensor, X_kv: Tensor | None) -> KeyTokens:
+        return KeyTokens.of(self.content, self.sink is not None)
+
     def _raw_scores(self, X: Tensor, keys: KeyTokens) -> RawScores:
         q, k = self.queries, self._with_sink_key(self.keys)
         ports = {name: ScorePort(u, "x", 0, k.rows, "k", query_turn=q.maps[name]) for name, u in q.inputs.items()}
@@ -250,17 +259,6 @@ class SmoothAttention(FactoredValueAttention):
         maps = {name: MatrixMap(nnf.pad(own.matrices(), _BELOW_MATRICES)) for name, own in keys.maps.items() if own}
         inputs = {name: nnf.pad(u, _BELOW) for name, u in keys.inputs.items()}
         return replace(keys, rows=nnf.pad(keys.rows, _BELOW), inputs=inputs, maps=maps)
-
-    @property
-    def _values_of(self) -> Tensor:
-        """What values are made of, a sink's row of zeros included."""
-        return self.content if self.sink is None else nnf.pad(self.content, _BELOW)
-
-    def _value_map(self, X: Tensor) -> Tensor:
-        return self._values_of @ self.W_O @ self.W_U
-
-    def _value_ports(self, X: Tensor, A: Tensor) -> tuple[dict[str, ValuePort], tuple[str, str] | None]:
-        return super()._value_ports(self._values_of, A)
 
 
 _BELOW, _BELOW_MATRICES = (0, 0, 0, 1), (0, 0, 0, 0, 0, 1)
