@@ -18,7 +18,7 @@ from hessianlens.operators import StructuredOperator
 from hessianlens.problems import Problem
 from tests.curvature import hugging_face, networks
 from tests.curvature.networks import LENGTH, VOCAB, WIDTH, pairs, scrambled, tokens
-from tests.curvature.registry import contrast, problem_of
+from tests.curvature.registry import contrast
 from tests.network.registry import problem_of as exact_problem_of
 from tests.oracles.comparison import assert_same
 from tests.variants import randn
