@@ -10,6 +10,7 @@ DOCS = Path(__file__).resolve().parent
 sys.path[:0] = [str(DOCS.parent), str(DOCS)]
 
 from generate import write_pages  # noqa: E402
+from sphinx_gallery.sorting import ExplicitOrder  # noqa: E402
 
 import hessianlens  # noqa: E402
 
@@ -53,6 +54,9 @@ copybutton_prompt_is_regexp = True
 copybutton_only_copy_prompt_lines = False
 
 # --- Gallery
+ORDER = """tour softmax_sigmoid own_module exact_estimated gpt2_heads llama spectrum block_pairs kronecker_fit own_attention
+own_activation layer_norm one_matrix_or_two training edge_of_stability update attention_health before_after long_context
+trained_model claim cluster"""
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "gallery",
@@ -66,7 +70,7 @@ sphinx_gallery_conf = {
     "remove_config_comments": True,
     "min_reported_time": 60,
     "abort_on_example_error": True,
-    "within_subsection_order": "FileNameSortKey",
+    "within_subsection_order": ExplicitOrder([f"plot_{name}.py" for name in ORDER.split()] + ["*"]),
     "matplotlib_animations": False,
 }
 
