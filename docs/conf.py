@@ -54,9 +54,9 @@ copybutton_prompt_is_regexp = True
 copybutton_only_copy_prompt_lines = False
 
 # --- Gallery
-ORDER = """tour softmax_sigmoid own_module exact_estimated gpt2_heads llama spectrum block_pairs kronecker_fit own_attention
-own_activation layer_norm one_matrix_or_two training edge_of_stability update attention_health before_after long_context
-trained_model claim cluster"""
+ORDER = """tour softmax_sigmoid own_module exact_estimated gpt2_heads llama spectrum block_pairs kronecker_fit
+own_attention own_activation layer_norm one_matrix_or_two training edge_of_stability update attention_health
+before_after long_context trained_model claim cluster"""
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "gallery",

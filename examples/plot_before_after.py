@@ -2,8 +2,8 @@
 Before and after training
 =========================
 
-A hundred steps of training change the scale of single blocks by orders of magnitude. ``compare`` sets two states of a
-model side by side with paired intervals: both are measured with the same probes.
+A hundred steps of training raise the curvature of single blocks up to fifteenfold, and of others hardly at all.
+``compare`` sets two states of a model side by side with paired intervals: both are measured with the same probes.
 """
 
 # %%

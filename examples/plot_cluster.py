@@ -49,17 +49,15 @@ with open_store(file) as store:
 #    address=$(python -c 'import json; print(json.load(open("scheduler.json"))["address"])')
 #    hessianlens reproduce --preset paper --backend dask --address "$address" --store "$SCRATCH/cells.sqlite"
 
-rows = result.rows()
-print(rows[0])
-
 # %%
 # What the experiment measured: the rank of the query-key part as a share of its size.
 
 experiment = EXPERIMENTS["rank_fraction"]
 print(experiment.question)
-numbers = [(row["d_k"], row["rank"] / row["bound"]) for row in rows]
+numbers = [(row["d_k"], row["rank"] / row["parameters"]) for row in result.rows()]
 figure, ax = plt.subplots(figsize=(6, 3), layout="constrained")
 ax.plot(*zip(*numbers, strict=True), "o")
+ax.set(xlabel="width of queries and keys", ylabel="rank / parameters", ylim=(0, 1), xticks=[1, 2])
 plt.show()
 
 # %%

@@ -2,8 +2,8 @@
 Spectrum and density of a block
 ===============================
 
-The spectrum of an MLP block is a bulk at zero with a few large positive outliers; 7 % of its eigenvalues lie clearly below
-zero.
+The spectrum of an MLP block is a bulk at zero with a few large positive outliers; 7 % of its eigenvalues lie clearly
+below zero.
 """
 
 # %%

@@ -9,26 +9,53 @@ it is.
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import platform
 import time
 from collections.abc import Callable
 from typing import Any
 
+import psutil
 import torch
 from torch import Tensor
 
+from hessianlens import __version__
 from hessianlens.attention import SelfAttention, scaled_dot_product_attention
 from hessianlens.checks import check_device
 from hessianlens.curvature import Linearisation
 from hessianlens.curvature.tape import TapedLinearisation
 from hessianlens.layer import attention_hessian
 from hessianlens.losses import SquareLoss
+from hessianlens.memory import available_bytes
 from hessianlens.models import Transformer
 from hessianlens.models.adapters import problem as make_problem
 from hessianlens.problems import Problem
+from hessianlens.sizes import readable
 
-LIBRARIES = ("hessianlens", "torch", "numpy", "scipy", "transformers", "matplotlib", "pandas")
+LIBRARIES = ("torch", "numpy", "scipy", "matplotlib")
 """Whose versions are reported."""
+EXTRAS = {
+    "hf": ("transformers",),
+    "explore": ("anywidget",),
+    "frames": ("pandas",),
+    "parquet": ("pyarrow",),
+    "watch": ("accelerate", "pytorch-lightning", "tensorboard"),
+    "wandb": ("wandb",),
+    "cluster": ("dask", "distributed"),
+    "curvlinops": ("curvlinops-for-pytorch",),
+}
+"""Extras, and the packages that show whether one is installed."""
+PURPOSES = {
+    "hf": "Hugging Face models",
+    "explore": "hl.explore() in notebooks",
+    "frames": "to_frame()",
+    "parquet": "results as Parquet files",
+    "watch": "Hugging Face's Trainer, Lightning and TensorBoard",
+    "wandb": "Weights & Biases",
+    "cluster": "experiments on a Dask cluster",
+    "curvlinops": "op.to_curvlinops()",
+}
+"""What an extra is for."""
 AGREEMENT = 1e-3
 """Relative difference between a device and the CPU in float32 that is rounding."""
 _ROUNDS = 10
@@ -43,12 +70,51 @@ def versions() -> dict[str, str]:
     True
     """
     found = {"python": platform.python_version(), "system": platform.platform(terse=True)}
-    for name in LIBRARIES:
-        try:
-            found[name] = importlib.metadata.version(name).partition("+")[0]
-        except importlib.metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+    found["hessianlens"] = __version__
+    return found | {name: _version(name) or "not installed" for name in LIBRARIES}
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name).partition("+")[0]
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def extras() -> dict[str, dict[str, str]]:
+    """What each extra is for, the versions of its packages, and the command that installs it where one is missing.
+
+    >>> extras()["hf"]["for"]
+    'Hugging Face models'
+    """
+    rows = {}
+    for extra, packages in EXTRAS.items():
+        installed = {name: version for name in packages if (version := _version(name))}
+        rows[extra] = {"for": PURPOSES[extra], "installed": ", ".join(f"{k} {v}" for k, v in installed.items())}
+        if len(installed) < len(packages):
+            rows[extra]["install"] = f"pip install 'hessianlens[{extra}]'"
+    return rows
+
+
+def resources() -> dict[str, str]:
+    """Memory and threads of this process, and the attention kernels that PyTorch has here.
+
+    >>> sorted(resources())
+    ['attention kernels', 'memory', 'threads']
+    """
+    free, total = available_bytes(torch.device("cpu")), psutil.virtual_memory().total
+    kernels = ["math"]
+    if torch.cuda.is_available():
+        kernels += ["flash"] * torch.backends.cuda.flash_sdp_enabled()
+        kernels += ["memory-efficient"] * torch.backends.cuda.mem_efficient_sdp_enabled()
+        kernels += ["cuDNN"] * torch.backends.cuda.cudnn_sdp_enabled()
+    else:
+        kernels.append("flash on the CPU")
+    return {
+        "memory": f"{readable(free)} free of {readable(total)}",
+        "threads": f"{torch.get_num_threads()} of {os.cpu_count()} cores; one is enough for small models",
+        "attention kernels": f"{', '.join(kernels)}; all but math have no second derivative and are replaced meanwhile",
+    }
 
 
 def devices() -> list[str]:

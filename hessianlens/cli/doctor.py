@@ -14,7 +14,7 @@ from hessianlens.cli.status_line import waiting
 
 _EXAMPLES = """[bold]Examples[/bold]
 
-[cyan]hessianlens doctor[/cyan]    versions and devices, and a check on the CPU
+[cyan]hessianlens doctor[/cyan]    versions, memory, devices, extras, and a check on the CPU
 
 [cyan]hessianlens doctor --gpu --json[/cyan]    the same on the first GPU, to be sent back"""
 
@@ -25,27 +25,32 @@ def check_installation(
     device: Annotated[str, typer.Option(help="Check this device, e.g. cuda:1.", metavar="DEVICE")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Show what is installed, compare a device with the CPU and take the time of an HVP in gradients."""
+    """Show what is installed, what works here, and how to get what is missing."""
     with errors_as_exit_codes("nothing was checked."):
         with waiting("Loading the libraries"):
             from hessianlens.errors import expect
-            from hessianlens.self_check import device_check, devices, versions
+            from hessianlens.self_check import device_check, devices, extras, resources, versions
         present = devices()
         expect(not gpu or len(present) > 1, "gpu: PyTorch finds none here, expected a build of PyTorch with a driver.")
         chosen = device or (present[1] if gpu else "cpu")
         with waiting(f"Checking {chosen}"):
             rows = device_check(chosen)
     if as_json:
-        typer.echo(json.dumps({"versions": versions(), "devices": present, "device": chosen, "rows": rows}, indent=2))
+        known = {"versions": versions(), "extras": extras(), "resources": resources(), "devices": present}
+        typer.echo(json.dumps({**known, "device": chosen, "rows": rows}, indent=2))
     else:
-        _print({**versions(), "devices": ", ".join(present), "checked": chosen}, rows)
+        _print({**versions(), **resources(), "devices": ", ".join(present), "checked": chosen}, extras(), rows)
     if not all(row.get("ok", True) for row in rows):
         raise typer.Exit(FINDING)
 
 
-def _print(known: dict[str, str], rows: list[dict[str, Any]]) -> None:
+def _print(known: dict[str, str], extras: dict[str, dict[str, str]], rows: list[dict[str, Any]]) -> None:
     for name, value in known.items():
         typer.echo(f"{name:24}{value}")
+    typer.echo("")
+    for extra in extras.values():
+        missing = f"missing: {extra['install']}" if "install" in extra else ""
+        typer.echo(f"{extra['for']:52}{'; '.join(filter(None, (extra['installed'], missing)))}")
     typer.echo("")
     for row in rows:
         if "ok" in row:

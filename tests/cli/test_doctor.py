@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import tomllib
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +13,8 @@ from typer.testing import CliRunner
 
 from hessianlens import self_check
 from hessianlens.cli import app
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def _run(*words: str):
@@ -24,6 +29,19 @@ def test_it_says_what_is_installed_and_that_it_works() -> None:
     assert [row["ok"] for row in told["rows"] if "ok" in row] == [True] * 5
     ratios = {row["what"]: row["gradients"] for row in told["rows"] if "gradients" in row}
     assert set(ratios) == {"HVP through the graph", "HVP by a tape"} and all(ratio > 0 for ratio in ratios.values())
+
+
+def test_it_says_how_to_get_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(self_check.EXTRAS, "wandb", ("no-such-package",))
+    monkeypatch.setattr(self_check, "device_check", lambda device: [])
+    printed = _run().stdout
+    assert re.search(r"^Weights & Biases +missing: pip install 'hessianlens\[wandb\]'$", printed, re.MULTILINE)
+    assert re.search(r"^memory +\S+ \w+ free of ", printed, re.MULTILINE) and "attention kernels" in printed
+
+
+def test_the_extras_are_those_of_the_project() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    assert set(self_check.EXTRAS) == set(self_check.PURPOSES) == set(declared) - {"lab", "docs"}
 
 
 def test_what_differs_from_the_cpu_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
