@@ -19,10 +19,10 @@ from hessianlens.errors import InputError, Refusal
 from hessianlens.inspect.preparation import OpenedModel, open_model
 from hessianlens.inspect.settings import Settings
 from hessianlens.monitor.arguments import Checkpoint, Effort
-from hessianlens.monitor.edge_of_stability import StabilityEdge, stability_edge
+from hessianlens.monitor.edge_of_stability import Edge, StabilityEdge, stability_edge
 from hessianlens.monitor.history import History
 from hessianlens.monitor.measurement import LiveProblem, Measurer, measure_all
-from hessianlens.monitor.records import Record, RecordFile
+from hessianlens.monitor.records import MODEL, Record, RecordFile
 from hessianlens.problems import Block
 
 _WEIGHTS = (".safetensors", ".bin")
@@ -86,7 +86,8 @@ class CheckpointRun:
         blocks = opened.blocks if self.settings.blocks else ()
         notes: list[str] = []
         edge = self._edge(checkpoint, opened, whole, notes)
-        numbers = measure_all(self._measurer, opened.problem, whole, list(blocks), edge, notes)
+        edges = {} if edge is None else {MODEL: edge}
+        numbers = measure_all(self._measurer, opened.problem, whole, list(blocks), edges, notes)
         text = checkpoint.lr if edge is None else edge.lr
         return Record(
             step=checkpoint.step,
@@ -100,7 +101,7 @@ class CheckpointRun:
 
     def _edge(
         self, checkpoint: Checkpoint, opened: OpenedModel, whole: Sequence[Block], notes: list[str]
-    ) -> StabilityEdge | None:
+    ) -> Edge | None:
         if "edge" not in self._measurer.quantities:
             return None
         model = opened.problem.source
@@ -132,7 +133,7 @@ _PLAIN = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)"
 """Names of parameters without weight decay, which the Trainer puts into a second group beside those of LayerNorm."""
 
 
-def saved_edge(folder: Path, model: nn.Module, blocks: Sequence[Block], lr: float | None) -> StabilityEdge | Refusal:
+def saved_edge(folder: Path, model: nn.Module, blocks: Sequence[Block], lr: float | None) -> Edge | Refusal:
     """The edge at a checkpoint; a refusal where there is none.
 
     Args:

@@ -16,6 +16,17 @@ AdamW, decay w      (1 - lr w) + b1 - lr (1 - b1) s,    ``(2 - lr w) (1 + b1) / 
 RMSprop, momentum   as SGD, with its P                  ``2 (1 + m) / lr``
 ==================  ==================================  =============================================================
 
+Sign descent, Lion and Muon make steps of one length in another norm, ``lr argmax <g, d>`` over its unit ball: that of
+the largest entry for the first two, the spectral norm of every matrix for Muon (with its factors by shape). On a
+quadratic such a step raises the loss only where
+
+    S = max_{|d| <= 1} d' H d  >  2 |g|* / lr,       |g|* = max_{|d| <= 1} <g, d>,
+
+and steps that bounce between two sides of a valley do so at equality: the gradient's dual norm, the sum of its absolute
+entries or the nuclear norms, is half of lr S there. So S and ``2 |g|* / lr`` meet, as an eigenvalue and ``2 / lr`` do
+for gradient descent (Islamov and others, "Non-Euclidean Gradient Descent Operates at the Edge of Stability", 2026,
+arXiv:2603.05002). The line is that of steps without momentum.
+
 Training tends to the edge and stays there: Cohen, Kaur, Li, Kolter and Talwalkar, "Gradient Descent on Neural Networks
 Typically Occurs at the Edge of Stability" (2021, arXiv:2103.00065), and for adaptive methods Cohen, Ghorbani and
 others, "Adaptive Gradient Methods at the Edge of Stability" (2022, arXiv:2207.14484), whose P, with Adam's corrections
@@ -28,6 +39,7 @@ largest stands in the limit and P is divided by the others' shares of it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +51,7 @@ from torch import Tensor, nn
 from hessianlens.errors import Refusal, check_that, expect
 from hessianlens.problems import Block
 from hessianlens.spectra import RitzPairs
+from hessianlens.spectra.geometry import dual_norm
 from hessianlens.spectra.products import LinearOperator
 from hessianlens.updates.optimizers import check_optimizer
 
@@ -94,13 +107,48 @@ class _PreconditionedOperator:
         return found if self._scale is None else found * self._scale
 
 
-def stability_edge(optimizer: Any, model: nn.Module, blocks: Sequence[Block]) -> StabilityEdge | Refusal:
+@dataclass(frozen=True, eq=False)
+class NormEdge:
+    """How an optimiser whose steps have one length in a norm sees curvature.
+
+    Attributes:
+        geometry: "max" (sign descent, Lion) or "spectral" (Muon).
+        blocks: What it trains of what is asked about.
+        radii: By block, the length of its steps over `lr`.
+        lr: The learning rate, the largest where groups have their own.
+    """
+
+    geometry: str
+    blocks: tuple[Block, ...]
+    radii: tuple[float, ...]
+    lr: float
+
+    def seen(self, op: LinearOperator) -> LinearOperator:
+        """The Hessian of `blocks`, scaled so that a step of every block has length one."""
+        if all(radius == 1 for radius in self.radii):
+            return op
+        scale = [torch.full((block.numel,), r, device="cpu") for block, r in zip(self.blocks, self.radii, strict=True)]
+        return _PreconditionedOperator(op, torch.cat(scale), None)
+
+    def limit(self, gradient: Mapping[str, Tensor]) -> float:
+        """``2 |g|* / lr`` with the gradient by name of parameter."""
+        pieces = [block.take(gradient[block.parameter]) for block in self.blocks]
+        duals = [r * dual_norm(piece, self.geometry) for piece, r in zip(pieces, self.radii, strict=True)]
+        return 2 * math.fsum(duals) / self.lr
+
+
+Edge = StabilityEdge | NormEdge
+"""What is known of the edge of an optimiser."""
+
+
+def stability_edge(optimizer: Any, model: nn.Module, blocks: Sequence[Block]) -> Edge | Refusal:
     """The edge of an optimiser at this moment; a refusal where there is none.
 
     Args:
-        optimizer: One of `torch.optim`, perhaps wrapped by accelerate.
+        optimizer: One of `torch.optim`, perhaps wrapped by accelerate; Lion, Muon and sign descent by the names of
+            their classes.
         model: The model that it trains.
-        blocks: Whole parameters, in the order of the Hessian.
+        blocks: Parameters or parts of them, in the order of the Hessian.
 
     >>> layer = nn.Linear(2, 1)
     >>> blocks = [Block.of(name, name, p) for name, p in layer.named_parameters()]
@@ -109,8 +157,11 @@ def stability_edge(optimizer: Any, model: nn.Module, blocks: Sequence[Block]) ->
     """
     check_that(isinstance(model, nn.Module), "model", model, "the nn.Module that is trained")
     whole = isinstance(blocks, Sequence) and len(blocks) > 0 and all(isinstance(block, Block) for block in blocks)
-    check_that(whole, "blocks", blocks, "at least one Block, each a whole parameter")
+    check_that(whole, "blocks", blocks, "at least one Block")
     inner = check_optimizer(optimizer)
+    geometry = next((_NORMS[kind.__name__] for kind in type(inner).__mro__ if kind.__name__ in _NORMS), None)
+    if geometry is not None:
+        return _norm_edge(inner, geometry, model, blocks)
     rule = next((_RULES[kind.__name__] for kind in type(inner).__mro__ if kind.__name__ in _RULES), None)
     if rule is None:
         return Refusal(f"the edge of stability of {type(inner).__name__} is not known here")
@@ -129,6 +180,25 @@ def stability_edge(optimizer: Any, model: nn.Module, blocks: Sequence[Block]) ->
     return _joined(pieces, blocks)
 
 
+def stability_edges(
+    optimizer: Any, model: nn.Module, blocks: Mapping[str, Sequence[Block]], notes: list[str]
+) -> dict[str, Edge]:
+    """The edges of several groups of blocks, by name; why one is missing is noted once.
+
+    Args:
+        optimizer: As for `stability_edge`.
+        model: The model that it trains.
+        blocks: By name.
+        notes: Is added to.
+    """
+    check_that(isinstance(blocks, Mapping), "blocks", blocks, "blocks by name")
+    check_that(isinstance(notes, list), "notes", notes, "a list")
+    found = {name: stability_edge(optimizer, model, members) for name, members in blocks.items()}
+    reasons = dict.fromkeys(edge.reason for edge in found.values() if isinstance(edge, Refusal))
+    notes.extend(f"no edge of stability: {reason}" for reason in reasons)
+    return {name: edge for name, edge in found.items() if not isinstance(edge, Refusal)}
+
+
 @dataclass(frozen=True, eq=False)
 class _Piece:
     """One parameter: the limit times the learning rate, its learning rate, P and the decay within its gradient."""
@@ -137,6 +207,35 @@ class _Piece:
     lr: float
     preconditioner: Tensor | None = None
     decay: float = 0.0
+
+
+def _norm_edge(optimizer: Any, geometry: str, model: nn.Module, blocks: Sequence[Block]) -> NormEdge | Refusal:
+    """Of the parameters that it trains in this norm: Muon is usually given the matrices alone."""
+    kind = type(optimizer).__name__
+    named = dict(model.named_parameters())
+    groups = {id(p): g for g in optimizer.param_groups for p in g["params"] if g.get("use_muon", True)}
+    own = [(block, groups[id(named[block.parameter])]) for block in blocks if id(named[block.parameter]) in groups]
+    if not own:
+        return Refusal(f"{blocks[0].name} is not trained by this {kind}")
+    if geometry == "spectral":
+        parts = [b.name for b, _ in own if b.numel != named[b.parameter].numel()]
+        if parts:
+            return Refusal(f"{kind} turns whole matrices, and {parts[0]} is a part of one")
+    lr = max(float(group["lr"]) for _, group in own)
+    rates = [float(group["lr"]) * _muon_factor(group, block) for block, group in own]
+    if min(rates) <= 0:
+        return Refusal("a learning rate is zero")
+    return NormEdge(geometry, tuple(block for block, _ in own), tuple(rate / lr for rate in rates), lr)
+
+
+def _muon_factor(group: Mapping[str, Any], block: Block) -> float:
+    """Muon's factor by shape: Jordan's, Moonshot's or none."""
+    if len(block.shape) < 2 or not ("adjust_lr_fn" in group or "use_muon" in group):
+        return 1.0
+    rows, columns = block.shape[0], math.prod(block.shape[1:])
+    if group.get("adjust_lr_fn") in (None, "original"):
+        return math.sqrt(max(1, rows / columns))
+    return 0.2 * math.sqrt(max(rows, columns)) if group["adjust_lr_fn"] == "match_rms_adamw" else 1.0
 
 
 def _joined(pieces: Sequence[_Piece], blocks: Sequence[Block]) -> StabilityEdge | Refusal:
@@ -159,7 +258,7 @@ def _scale(piece: _Piece, block: Block, lr: float) -> Tensor:
     P = (
         torch.ones(block.numel, device="cpu")
         if piece.preconditioner is None
-        else piece.preconditioner.detach().float().flatten()
+        else block.take(piece.preconditioner.detach()).float().flatten()
     )
     return (piece.lr / lr / P).sqrt().cpu()
 
@@ -201,3 +300,8 @@ _RULES: dict[str, Callable[[Mapping[str, Any], Mapping[str, Any], Tensor], _Piec
     "RMSprop": _rmsprop,
 }
 """By the name of a class or of an ancestor, nearest first."""
+_NORMS = {
+    **dict.fromkeys(("Lion", "Signum", "SignSGD", "SignDescent"), "max"),
+    **dict.fromkeys(("Muon", "SingleDeviceMuon", "MuonWithAuxAdam", "SingleDeviceMuonWithAuxAdam"), "spectral"),
+}
+"""Optimisers whose steps have one length in a norm, in the same way."""

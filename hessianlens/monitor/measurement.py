@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from hessianlens.curvature import HessianOperator, TapeTests, loss_gradient
 from hessianlens.errors import InputError
 from hessianlens.monitor.arguments import Effort
-from hessianlens.monitor.edge_of_stability import StabilityEdge
+from hessianlens.monitor.edge_of_stability import Edge, NormEdge
 from hessianlens.monitor.records import HEAD_QUANTITIES, MODEL, Reading
 from hessianlens.network.head_health import attention_health
 from hessianlens.problems import Block, Problem, check_problem
 from hessianlens.spectra import Estimate, LeadingEigenpair, RitzPairs, SpectralDensity, density, leading_eigenpair
+from hessianlens.spectra.geometry import sharpness
 from hessianlens.spectra.inertia_shares import RELATIVE_ZERO, inertia_of
 from hessianlens.spectra.norms import norm_from_lengths
 from hessianlens.spectra.products import LinearOperator
@@ -61,9 +62,7 @@ class Measurer:
     products: int = 0
     searched: int = 0
 
-    def curvature(
-        self, problem: Problem, name: str, blocks: Sequence[Block], edge: StabilityEdge | None
-    ) -> dict[str, Reading]:
+    def curvature(self, problem: Problem, name: str, blocks: Sequence[Block], edge: Edge | None) -> dict[str, Reading]:
         """The spectrum's numbers of one matrix, and with an edge the sharpness that the optimiser sees."""
         wanted = [quantity for quantity in ("top", *_FROM_SPECTRUM) if quantity in self.quantities]
         if not wanted and edge is None:
@@ -75,7 +74,9 @@ class Measurer:
             found |= self._from_spectrum(self._spectrum(op, known))
         if "top" in self.quantities:
             found["top"] = _top(self._leading(op, name, known))
-        if edge is not None:
+        if isinstance(edge, NormEdge):
+            found |= self._in_norm(problem, name, edge)
+        elif edge is not None:
             seen = edge.seen(op)
             same = seen is op and "top" in found
             found["sharpness"] = (
@@ -85,6 +86,31 @@ class Measurer:
         self.products += op.products
         return found
 
+    def _in_norm(self, problem: Problem, name: str, edge: NormEdge) -> dict[str, Reading]:
+        """The largest curvature that a step of an optimiser's own norm meets, searched from its last direction.
+
+        The second start is the direction of the step itself, so that the curvature along it is never missed.
+        """
+        gradient = self.gradient(problem, edge.blocks)
+        op = CountingOperator(HessianOperator(problem, edge.blocks, edge.blocks))
+        step = torch.cat([block.take(gradient[block.parameter]).flatten() for block in edge.blocks])
+        key = f"{name}, in the {edge.geometry} norm"
+        before = self.vectors.get(key) if self.effort.warm else None
+        begin = [v.to(step) for v in (before, step) if v is not None and bool(v.any())]
+        found = sharpness(
+            edge.seen(op),
+            edge.geometry,
+            shapes=[tuple(block.shape) for block in edge.blocks],
+            start=torch.stack(begin, 1) if begin else None,
+            starts=0 if begin else 1,
+            most=self.effort.most,
+            seed=self.effort.seed,
+        )
+        self.vectors[key] = found.direction
+        self.searched += found.products
+        self.products += op.products
+        return {"sharpness": Reading.of(found.value), "edge": Reading.of(edge.limit(gradient))}
+
     def gradient(self, problem: Problem, blocks: Sequence[Block]) -> Mapping[str, Tensor]:
         """The gradient of some blocks, from which a measurement's price is forecast."""
         return loss_gradient(problem, list(dict.fromkeys(block.parameter for block in blocks)))[1]
@@ -93,7 +119,7 @@ class Measurer:
         """Gradients that a first measurement takes, about."""
         effort, spectra = self.effort, any(quantity in self.quantities for quantity in _FROM_SPECTRUM)
         each = effort.probes * effort.steps if spectra else 0
-        searches = ("top" in self.quantities) * (blocks + whole) + ("edge" in self.quantities and whole)
+        searches = ("top" in self.quantities) * (blocks + whole) + ("edge" in self.quantities) * (blocks + whole)
         hvps = each * (blocks + whole) + HVPS_PER_SEARCH * searches
         return GRADIENTS_PER_HVP * hvps + GRADIENTS_OF_VERIFICATION
 
@@ -175,7 +201,7 @@ def measure_all(
     problem: Problem,
     whole: Sequence[Block],
     blocks: Sequence[Block],
-    edge: StabilityEdge | None,
+    edges: Mapping[str, Edge],
     notes: list[str],
 ) -> dict[str, dict[str, Reading]]:
     """All numbers of a measurement by what they belong to.
@@ -185,7 +211,7 @@ def measure_all(
         problem: The model as it is now.
         whole: All trained parameters, or none if they are not asked for.
         blocks: Blocks that are watched one by one.
-        edge: How the optimiser sees the whole; None if that is not asked for, or not known.
+        edges: How the optimiser sees the whole and the blocks, by name; what it does not see is left out.
         notes: Called with what was left out, and why.
     """
     parts: dict[str, Sequence[Block]] = {MODEL: whole} if whole else {}
@@ -193,7 +219,7 @@ def measure_all(
     loss, found = measurer.sizes(problem, parts)
     found.setdefault(MODEL, {})["probe_loss"] = Reading.of(loss)
     for name, members in parts.items():
-        found[name] |= measurer.curvature(problem, name, members, edge if name == MODEL else None)
+        found[name] |= measurer.curvature(problem, name, members, edges.get(name))
     if "entropy" in measurer.quantities or "heads" in measurer.quantities:
         found |= measurer.attention(problem, notes)
     return found

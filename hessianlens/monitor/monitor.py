@@ -14,7 +14,6 @@ from torch import nn
 
 from hessianlens.errors import (
     InputError,
-    Refusal,
     check_flag,
     check_that,
     check_whole,
@@ -25,12 +24,12 @@ from hessianlens.models.adapters import problem as make_problem
 from hessianlens.models.adapters.assembly import LossLike
 from hessianlens.monitor.alarms import new_alarms
 from hessianlens.monitor.arguments import QUANTITIES, check_quantities, make_effort
-from hessianlens.monitor.edge_of_stability import StabilityEdge, stability_edge
+from hessianlens.monitor.edge_of_stability import Edge, stability_edges
 from hessianlens.monitor.history import History
 from hessianlens.monitor.integrations import OLD_LOG_NAMES, Sink, log_from_old_names, make_log
 from hessianlens.monitor.measurement import LiveProblem, Measurer, measure_all
 from hessianlens.monitor.pace import Pace
-from hessianlens.monitor.records import Readings, Record, RecordFile
+from hessianlens.monitor.records import MODEL, Readings, Record, RecordFile
 from hessianlens.network.head_health import HeadAlarm
 from hessianlens.problems import Batch, Block, Problem
 from hessianlens.state_guard import restores_state, without_side_effects
@@ -62,8 +61,9 @@ class Monitor:
                    one's, and the share of rows that are ``saturated``, with 99 % on one token
     ``heads``      by attention head: largest logit, entropy, weight on the first token, norm of softmax's Jacobian,
                    second and third moments of the values; `alarms` says which head is in trouble
-    ``edge``       of the whole model: ``sharpness``, the largest eigenvalue as the optimiser sees it, and ``edge``, its
-                   stability threshold: ``2 / lr`` for plain gradient descent (others: `monitor.edge_of_stability`)
+    ``edge``       ``sharpness``, the largest curvature in the geometry of the optimiser (preconditioned for Adam, over
+                   steps of one norm for sign descent, Lion and Muon), and ``edge``, its stability threshold: ``2 / lr``
+                   for plain gradient descent (others: `monitor.edge_of_stability`)
     =============  ==================================================================================================
 
     The probes of trace, norm and negative share are the same at every step: what moves in a curve is the model.
@@ -255,8 +255,8 @@ class Monitor:
             with without_side_effects():
                 problem = self._live.now()
                 trained = self._live.trained() if self.whole else []
-                edge = self._edge(optimizer, trained, notes)
-                numbers = measure_all(self._measurer, problem, trained, self.blocks, edge, notes)
+                edges = self._edges(optimizer, trained, notes)
+                numbers = measure_all(self._measurer, problem, trained, self.blocks, edges, notes)
             self._live.verified()
             return numbers, notes
         except (InputError, RuntimeError, MemoryError) as error:
@@ -267,14 +267,12 @@ class Monitor:
             warnings.warn(f"hessianlens: step {self._step} was {notes[-1]}", RuntimeWarning, stacklevel=4)
             return {}, notes
 
-    def _edge(self, optimizer: Any, trained: Sequence[Block], notes: list[str]) -> StabilityEdge | None:
-        if "edge" not in self._measurer.quantities or not trained or optimizer is None:
-            return None
-        found = stability_edge(optimizer, self._live.model, trained)
-        if isinstance(found, Refusal):
-            notes.append(f"no edge of stability: {found}")
-            return None
-        return found
+    def _edges(self, optimizer: Any, trained: Sequence[Block], notes: list[str]) -> dict[str, Edge]:
+        """By what is watched, how the optimiser sees it."""
+        if "edge" not in self._measurer.quantities or optimizer is None:
+            return {}
+        asked = {MODEL: trained} if trained else {}
+        return stability_edges(optimizer, self._live.model, {**asked, **{b.name: [b] for b in self.blocks}}, notes)
 
     @property
     def alarms(self) -> list[HeadAlarm]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING
@@ -42,6 +43,8 @@ NAMES = {
 """What quantities are called where they are shown."""
 _NOTES = 20
 """Different notes that are shown."""
+_SAME_EDGE = 0.02
+"""Thresholds that differ by this share are drawn as one line."""
 _LINES = 6
 """Lines of one picture: as many as colours tell apart."""
 
@@ -49,12 +52,32 @@ _LINES = 6
 def timeline(history: History, quantity: str) -> Timeline:
     """One quantity of everything that has it; of many the six whose last value is largest in size."""
     owners = [owner for owner, quantities in history.names().items() if quantity in quantities]
+    line = quantity == "sharpness" and "edge" in history.names().get(MODEL, [])
+    if line:  # of one picture with one line: blocks with another line are in the table
+        owners = [owner for owner in owners if _edges_agree(history, owner)]
     owners.sort(key=lambda owner: -abs(history[owner, quantity][1][-1].value))
     kept = sorted(owners[:_LINES], key=lambda owner: (owner != MODEL, owner))
     lines = [Line(_owner(owner), *history[owner, quantity]) for owner in kept]
-    if quantity == "sharpness":
+    if line:
         lines.append(Line(NAMES["edge"], *history[MODEL, "edge"], limit=True))
     return Timeline(lines, NAMES.get(quantity, quantity))
+
+
+def _edges_agree(history: History, owner: str) -> bool:
+    own, whole = (history[name, "edge"][1][-1].value for name in (owner, MODEL))
+    return abs(own - whole) <= _SAME_EDGE * abs(whole)
+
+
+def _stability_table(history: History) -> list[Table]:
+    """Sharpness and threshold of everything that has both, at the last record, the nearest to its threshold first."""
+    owners = [owner for owner, has in history.names().items() if {"sharpness", "edge"} <= set(has)]
+    if not [owner for owner in owners if owner != MODEL]:
+        return []
+    last = {owner: [history[owner, q][1][-1].value for q in ("sharpness", "edge")] for owner in owners}
+    shares = {owner: value / edge if edge > 0 else math.inf for owner, (value, edge) in last.items()}
+    owners.sort(key=lambda owner: -shares[owner])
+    cells = [[_owner(o), *map(short, last[o]), f"{shares[o]:.0%}"] for o in owners[:_NOTES]]
+    return [Table(["", NAMES["sharpness"], NAMES["edge"], "share"], cells, "At the last measurement")]
 
 
 def document(history: History, title: str) -> Document:
@@ -63,7 +86,14 @@ def document(history: History, title: str) -> Document:
         return Document(title, "Nothing has been measured yet.", [], [])
     drawn = {q for has in history.names().values() for q in has if _tells(history, q)}
     sections = [
-        Section(heading, [words, SideBySide([Figure(timeline(history, q)) for q in there])])
+        Section(
+            heading,
+            [
+                words,
+                SideBySide([Figure(timeline(history, q)) for q in there]),
+                *(_stability_table(history) if "sharpness" in there else []),
+            ],
+        )
         for heading, words, quantities in _SECTIONS
         if (there := [q for q in quantities if q in drawn])
     ]
@@ -101,8 +131,9 @@ _SECTIONS: Sequence[tuple[str, str, Sequence[str]]] = (
     (
         "The edge of stability",
         "Steps shrink where the sharpness stays below the dashed line: twice over the learning rate for plain gradient "
-        "descent, with momentum and Adam's scaling taken into account for other optimisers. Training tends to go up to "
-        "the line and to stay there.",
+        "descent, with momentum and Adam's scaling taken into account for other optimisers. For sign descent, Lion and "
+        "Muon the line is twice the gradient's dual norm over the learning rate. Training tends to go up to the line "
+        "and to stay there.",
         ("sharpness", "probe_loss"),
     ),
     (

@@ -6,8 +6,9 @@ descent and Lion (maximum norm), Muon (spectral norm of each matrix) - meets the
     S = max_{|d| <= 1} d' A d,
 
 and a step ``-lr |g|* d(g)``, with the dual norm ``|.|*``, can raise the loss of a quadratic only if ``S > 2 / lr``. In
-the Euclidean norm S is the largest eigenvalue. In the others it is found from below: ``d <- argmax <(A + s) d, .>``
-never lowers ``d' A d`` for s at least as large as the most negative eigenvalue, and ends at a local maximum.
+the Euclidean norm S is the largest eigenvalue, and is found as that. In the others it is found from below:
+``d <- argmax <(A + s) d, .>`` never lowers ``d' A d`` for s at least as large as the most negative eigenvalue, and ends
+at a local maximum.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from torch import Tensor
 
 from hessianlens.checks import check_shape, check_tensor
 from hessianlens.errors import check_choice, check_seed, check_that, check_whole, expect
+from hessianlens.spectra.largest_eigenvalue import leading_eigenpair
 from hessianlens.spectra.probes import Probes
 from hessianlens.spectra.products import LinearOperator, check_square, multiply
 
@@ -29,6 +31,8 @@ GEOMETRIES = ("euclidean", "max", "spectral")
 """Norms of updates: gradient descent, sign descent and Lion, Muon."""
 _RISE = 1e-12
 """A relative rise below which a step has led nowhere."""
+_RESIDUAL = 1e-6
+"""Residual of an eigenvalue over its size."""
 _TURN = 1e-6
 """A relative turn below which a step is none."""
 
@@ -65,7 +69,7 @@ def sharpness(
     geometry: str = "euclidean",
     *,
     shapes: Sequence[tuple[int, ...]] | None = None,
-    start: Float[Tensor, "n"] | None = None,
+    start: Float[Tensor, "n"] | Float[Tensor, "n k"] | None = None,
     starts: int = 4,
     most: int = 100,
     seed: int = 0,
@@ -77,7 +81,7 @@ def sharpness(
         geometry: "euclidean", "max" (the largest entry; sign descent, Lion) or "spectral" (the largest singular
             value of every matrix, the Euclidean norm of vectors; Muon).
         shapes: Shapes of the blocks that rows and columns are made of, in order; default: one vector.
-        start: Where one of the searches begins, such as the direction of an earlier one.
+        start: Where searches begin, such as the direction of an earlier one; several as columns.
         starts: Random starts beside it.
         most: Products per start.
         seed: Seed of the random starts.
@@ -88,15 +92,16 @@ def sharpness(
     """
     n = check_square(op, "eigenvalues")
     check_choice("geometry", geometry, GEOMETRIES)
-    check_whole("starts", starts, 0 if start is not None else 1)
+    check_whole("starts", starts, 0 if start is not None or geometry == "euclidean" else 1)
     check_whole("most", most, 2)
-    oracle = _oracle(geometry, _shapes(shapes, n))
+    own = [] if start is None else _columns(start, n, op)
+    known = _shapes(shapes, n)
+    if geometry == "euclidean":
+        pair = leading_eigenpair(op, own[0] if own else None, rtol=_RESIDUAL, most=most * max(starts, 1), seed=seed)
+        return Sharpness(pair.value, pair.vector, geometry, pair.converged, 1.0, pair.products)
+    oracle = _oracle(geometry, known)
     begin = [Probes(n, starts + 1, check_seed(seed), "gaussian", op.dtype, op.device).vector(k) for k in range(starts)]
-    if start is not None:
-        check_shape("start", check_tensor("start", start, (1,)), (n,), "one number for every row")
-        expect(bool(start.any()), "start: got a vector of zeros, expected a direction.")
-        begin.insert(0, start.to(device=op.device, dtype=op.dtype))
-    found = [_ascend(op, oracle(vector), oracle, most) for vector in begin]
+    found = [_ascend(op, oracle(vector), oracle, most) for vector in (*own, *begin)]
     best = max(found, key=lambda one: one.value)
     lowest = min(one.value for one in found)
     return Sharpness(
@@ -107,6 +112,13 @@ def sharpness(
         lowest / best.value if best.value > 0 else math.nan,
         sum(one.products for one in found),
     )
+
+
+def _columns(start: Tensor, n: int, op: LinearOperator) -> list[Tensor]:
+    check_shape("start", check_tensor("start", start, (1, 2)), (n, *start.shape[1:]), "one number for every row")
+    columns = start.to(device=op.device, dtype=op.dtype).reshape(n, -1).T
+    expect(all(bool(column.any()) for column in columns), "start: got a vector of zeros, expected a direction.")
+    return list(columns)
 
 
 Oracle = Callable[[Tensor], Tensor]
@@ -165,8 +177,6 @@ def _shapes(shapes: Sequence[tuple[int, ...]] | None, n: int) -> list[tuple[int,
 
 
 def _oracle(geometry: str, shapes: Sequence[tuple[int, ...]]) -> Oracle:
-    if geometry == "euclidean":
-        return _normalised
     if geometry == "max":
         return lambda g: torch.where(g < 0, -1.0, 1.0).to(g)
     sizes = [math.prod(shape) for shape in shapes]
@@ -184,6 +194,24 @@ def _polar_factor(g: Tensor, shape: tuple[int, ...]) -> Tensor:
         return _normalised(g)
     U, _, Vh = torch.linalg.svd(g.reshape(shape[0], -1), full_matrices=False)
     return (U @ Vh).flatten()
+
+
+def dual_norm(g: Float[Tensor, "..."], geometry: str) -> float:
+    """``max <g, d>`` over the unit ball of a norm: the length, the sum of absolute entries or of singular values.
+
+    Args:
+        g: A gradient of one parameter, in its shape.
+        geometry: As for `sharpness`.
+
+    >>> dual_norm(torch.diag(torch.tensor([3.0, -4.0])), "spectral"), dual_norm(torch.tensor([3.0, -4.0]), "euclidean")
+    (7.0, 5.0)
+    """
+    check_tensor("g", g, tuple(range(9)))
+    check_choice("geometry", geometry, GEOMETRIES)
+    g = g.detach().double()
+    if geometry == "max":
+        return float(g.abs().sum())
+    return float(g.norm() if geometry == "euclidean" or g.ndim < 2 else torch.linalg.svdvals(g.flatten(1)).sum())
 
 
 def _normalised(g: Tensor) -> Tensor:
