@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -13,7 +12,7 @@ from hessianlens.network.head_health import AttentionHealth, HeadAlarm, LayerAtt
 from hessianlens.network.head_sums import SATURATED
 
 COMPARABLE_FACTOR = 10.0
-"""Blocks whose scales differ by less than this factor can share a learning rate."""
+"""Blocks whose scales differ by less than this factor are called comparable."""
 DOMINATED = 0.5
 """A block with more than this share of all squared norms dominates."""
 NOISY = 0.01
@@ -74,30 +73,14 @@ def _scale(table: CurvatureTable, rows: Sequence[Row]) -> Statement:
     factor = top.rms / bottom.rms
     matrices = " matrices" if len(rows[0].shape) > 1 and any(len(row.shape) < 2 for row in table.rows) else " blocks"
     if factor < COMPARABLE_FACTOR:
-        text = f"Well scaled: all{matrices} within a factor of {times(factor)}; one learning rate can serve them."
+        text = f"Comparable scales: all{matrices} within a factor of {times(factor)}."
         return Statement("scale", text, factor, (top.name, bottom.name))
-    middle = median(row.rms for row in rows)
-    scales = {row.name: row.rms / middle for row in rows}
-    far = [
-        _outliers(scales, "larger", lambda scale: scale <= 1 / math.sqrt(COMPARABLE_FACTOR), 1),
-        _outliers(scales, "smaller", lambda scale: scale >= math.sqrt(COMPARABLE_FACTOR), -1),
-    ]
-    give = ", and ".join(filter(None, far))
     text = (
-        f"Badly scaled: {top.name} has {times(factor)} times the curvature of {bottom.name} (rms eigenvalues "
-        f"{top.rms:.2g} and {bottom.rms:.2g}). Give {give}, or use a method that rescales every block, such as Adam."
+        f"Scales differ: {top.name} has {times(factor)} times the curvature of {bottom.name} (rms eigenvalues "
+        f"{top.rms:.2g} and {bottom.rms:.2g}). One learning rate of plain gradient descent does not fit both; a method "
+        "that rescales every block, such as Adam, does not need one rate to."
     )
     return Statement("scale", text, factor, (top.name, bottom.name))
-
-
-def _outliers(scales: Mapping[str, float], rate: str, far: Callable[[float], bool], order: int) -> str:
-    names = sorted((n for n, s in scales.items() if far(s)), key=lambda n: order * scales[n])
-    if not names:
-        return ""
-    first = f"{names[0]} ({times(scales[names[0]])} times the median)" + (
-        f" and {len(names) - 1} more like it their" if len(names) > 1 else " its"
-    )
-    return f"{first} own, {rate} learning rate"
 
 
 def _vectors(matrices: Sequence[Row], vectors: Sequence[Row]) -> Statement:

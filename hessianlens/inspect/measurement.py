@@ -174,13 +174,13 @@ class BlockMeasurements(DisplayableRows):
         A parameter's rate is ``base_lr (median / rms) ** power``, with its root mean square eigenvalue and that of the
         median parameter, within a factor of `limit` and rounded to powers of two, so that groups are few. Matrices,
         and biases and gains of norms, are compared among themselves and never share a group. What is flat or was not
-        measured keeps `base_lr`. Every trained parameter is in exactly one group.
+        measured keeps `base_lr`. Every trained parameter is in exactly one group. For experiments: in trials such rates
+        did not help (docs/how-to/inspect.md).
 
         Args:
             base_lr: The learning rate of the median parameter.
             power: 1 makes steps the inverse of curvature, as Newton's would be; 0 ignores it. The default, 0.5, lies
-                between them, since the curvature of one batch is not that of all of training; a small trial
-                (docs/how-to/looking.md) found no power better than one rate beyond chance, and with AdamW worse.
+                between them, since the curvature of one batch is not that of all of training.
             limit: The largest factor, up or down.
 
         >>> import hessianlens as hl

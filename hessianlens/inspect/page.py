@@ -1,12 +1,12 @@
-"""The page of a model: what was measured, what has changed, learning rates, warnings."""
+"""The page of a model: what was measured, what has changed, warnings."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from hessianlens.display import CodeBlock, Document, Dots, Figure, Part, Section, SideBySide, Table, short
-from hessianlens.errors import InputError, first_names
+from hessianlens.errors import first_names
 from hessianlens.inspect import page_sections as sections
 from hessianlens.inspect.comparison import Change, Comparison
 from hessianlens.inspect.diagnostics import Diagnostics
@@ -32,7 +32,6 @@ def model_page(
         sections.spectra(diagnostics),
         *sections.pairs(diagnostics),
         *sections.differences(diagnostics),
-        *rate_sections(measured, before),
         *sections.attention(diagnostics.attention, diagnostics.maps, table),
         _limits(subject, measured, diagnostics),
         Section("How to reproduce", [CodeBlock(subject.repeat)]),
@@ -228,37 +227,3 @@ def _cells(change: Change) -> list[str]:
     ends = f"[{short(change.low)}, {short(change.high)}]"
     numbers = [str(change.before.dot()), str(change.after.dot()), short(change.factor), short(change.difference)]
     return [change.block, *numbers, ends, "" if change.sure else "may be none"]
-
-
-def rate_sections(measured: BlockMeasurements, before: Baseline | None) -> Iterator[Section]:
-    """Learning-rate groups that the curvature speaks for; nothing where there is no model to make them for."""
-    try:
-        groups = measured.groups(1.0)
-        former = {} if before is None else _rates(before.measured)
-    except InputError:
-        return
-    text = (
-        "Factors of a base learning rate, (median / rms eigenvalue) ** 0.5 in powers of two, for measured.param_groups "
-        "or inspect --out groups:FILE: what is sharp gets a smaller rate. They come from this batch at these weights: "
-        "a place to begin tuning from, for methods such as SGD that do not rescale by themselves. Compare a run with "
-        "them against one without."
-    )
-    columns = ["rate", "kind", "parameters", "why", *(["before"] if former else [])]
-    rows = []
-    for group in groups:
-        several = len(group.parameters) > 1
-        names = f"{len(group.parameters)}: {first_names(group.parameters, 3)}" if several else group.parameters[0]
-        then = [_then(former, group.parameters)] if former else []
-        rows.append([f"{group.lr:g}x", group.kind, names, group.why, *then])
-    yield Section("Suggested learning rates", [text, Table(columns, rows)])
-
-
-def _rates(measured: BlockMeasurements) -> dict[str, float]:
-    return {name: group.lr for group in measured.groups(1.0) for name in group.parameters}
-
-
-def _then(former: dict[str, float], names: Sequence[str]) -> str:
-    found = sorted({former[name] for name in names if name in former})
-    if not found:
-        return ""
-    return f"{found[0]:g}x" if len(found) == 1 else f"{found[0]:g}x to {found[-1]:g}x"

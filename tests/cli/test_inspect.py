@@ -157,7 +157,7 @@ def test_a_trained_model_on_random_and_on_real_data(tmp_path: Path) -> None:
     options = [folder, *QUICK, "--length", 5, "--blocks", "layer0.attn.[qv]", "--json"]
     drawn, real = (json.loads(call(*options, *more).stdout) for more in ([], ["--data", tmp_path / "a.txt"]))
     assert drawn["advice"].startswith("From random token ids: real data may scale the blocks otherwise; give it with")
-    assert real["caveats"] == [] and real["advice"].startswith(("Well scaled", "Badly scaled"))
+    assert real["caveats"] == [] and real["advice"].startswith(("Comparable scales", "Scales differ"))
 
 
 def test_a_saved_model_on_a_text(tmp_path: Path) -> None:

@@ -61,7 +61,6 @@ def test_the_model_page_says_everything(pages: dict[str, Path]) -> None:
     for heading in (
         "Measurement",
         "Before and after",
-        "Suggested learning rates",
         "Block norms",
         "Curvature against gradients and weights",
         "Spectra",

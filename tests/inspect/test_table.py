@@ -30,7 +30,7 @@ def test_a_scale_is_the_rms_eigenvalue_over_the_median() -> None:
     """Of the identity of any size it is one: the norm alone would grow with the block."""
     identities = table(*(row(f"b{n}", math.sqrt(n), (n,)) for n in (1, 4, 100)))
     assert list(identities.scales.values()) == pytest.approx([1, 1, 1])
-    assert advice(identities).startswith("Well scaled: all blocks within a factor of 1;")
+    assert advice(identities).startswith("Comparable scales: all blocks within a factor of 1.")
     assert list(table(row("a", 1), row("b", 2), row("c", 6)).scales.values()) == pytest.approx([0.5, 1, 3])
 
 
@@ -47,8 +47,7 @@ def test_flat_blocks_take_no_part() -> None:
 def test_advice_names_both_ends() -> None:
     said = advice(table(row("q", 1e-4), row("k", 2e-4), row("a", 1), row("b", 1), row("c", 1.1), row("v", 400)))
     assert "v has 4,000,000 times the curvature of q (rms eigenvalues 2e+02 and 5e-05)" in said
-    assert "q (0.0001 times the median) and 1 more like it their own, larger learning rate" in said
-    assert "v (400 times the median) its own, smaller learning rate" in said
+    assert "such as Adam" in said
 
 
 @pytest.mark.parametrize("rows", [(), (row("a", 1),), (row("a", 1), row("flat", 0))])
