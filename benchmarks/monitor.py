@@ -86,6 +86,30 @@ def overhead(size: Size, tick: Tick) -> tuple[tuple[Timing, ...], dict[str, obje
     return timings, {"share": spent / trained, "steps": steps, "products": monitor.products}, [said]
 
 
+def thermometer(size: Size, tick: Tick) -> tuple[tuple[Timing, ...], dict[str, object], list[str]]:
+    """A run in which attention heads alone are watched, every 50 steps whatever it takes: one forward pass each."""
+    training = Training(size)
+    every = min(50, max(1, size.steps // 2))
+    monitor = hl.Monitor(training.problem(), every=every, overhead=None, quantities=("entropy", "heads"))
+    monitor.pace.clock = clock
+    for _ in range(size.steps):
+        training.advance()
+        monitor.step()
+    tick("trained")
+    spent, trained = monitor.pace.spent, monitor.pace.trained
+    costs = [record.cost for record in monitor.history]
+    each, step = median(costs), trained / size.steps
+    timings = (
+        _timing(WATCHING, OURS, spent, 1.0, costs[0]),
+        _timing(TRAINING, PEER, trained, trained / spent, step),
+    )
+    said = (
+        f"The heads of {size.layers} layers took {spent / trained:.2%} of the time of training, every {every} steps; "
+        f"one look at them takes {each / step:.1%} of a training step."
+    )
+    return timings, {"share": spent / trained, "of a step": each / step, "every": every}, [said]
+
+
 def products(size: Size, tick: Tick) -> tuple[tuple[Timing, ...], dict[str, object], list[str]]:
     """Products of the search for the largest eigenvalue along a run.
 
@@ -187,5 +211,8 @@ class WatchBenchmark:
 
 WATCHED = (
     WatchBenchmark("watch_overhead", "A run watched with all defaults, against its training", 10, TRAINING, overhead),
+    WatchBenchmark(
+        "watch_heads", "Attention heads of a run every 50 steps, against its training", 50, TRAINING, thermometer
+    ),
     WatchBenchmark("watch_products", "The largest eigenvalue along a run: products", 3, COLD, products),
 )

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import hessianlens as hl
+from hessianlens.curvature import Repeated
 from hessianlens.parts import PARTS
 from hessianlens.problems import Problem
 from tests.oracles.autograd import dense_parts
@@ -206,3 +207,39 @@ def test_it_can_be_looked_at(tmp_path: Path) -> None:
     assert (
         found.pair_picture("ggn").svg() and found.loss_picture().svg().count("<circle") == len(found.losses) + 1
     )  # the legend
+
+
+@pytest.mark.parametrize("by", ["block", "head"])
+def test_parts_and_pairs_add_up_to_one_hvp_with_the_whole_update(by: str) -> None:
+    _, problem = transformer()
+    update = random_update(problem)
+    found = hl.directional(problem, update, by=by)
+    names = list(update)
+    for part in PARTS:
+        total = 0.0
+        for batch in problem.data:
+            at = Repeated(problem, batch, names)
+            product = {"full": at.hessian, "ggn": at.gauss_newton, "functional": at.functional}[part](update, names)
+            total += sum(float((product[name] * update[name]).sum()) for name in names)
+        assert found.curvature(part) == pytest.approx(total, rel=1e-10)
+    split = found.pairs("ggn") + found.pairs("functional")
+    assert torch.allclose(found.pairs("full"), split, rtol=1e-10, atol=1e-14)
+    assert found.sharpness() == pytest.approx(found.curvature() / sum(float(d.square().sum()) for d in update.values()))
+
+
+def test_a_step_of_shampoo_is_a_function_of_the_gradient() -> None:
+    """``L^(-1/4) G R^(-1/4)`` after one step from zero; vectors are scaled by their length."""
+
+    def root(A: Tensor) -> Tensor:
+        values, vectors = torch.linalg.eigh(A + 1e-8 * torch.eye(len(A), dtype=A.dtype))
+        return (vectors * values.clamp(min=1e-12) ** -0.25) @ vectors.T
+
+    def shampoo(gradient: Any) -> dict[str, Tensor]:
+        steps = {
+            name: root(G @ G.T) @ G @ root(G.T @ G) if G.ndim == 2 else G / G.norm() for name, G in gradient.items()
+        }
+        return {name: -0.01 * step for name, step in steps.items()}
+
+    _, problem = transformer()
+    found = hl.directional(problem, shampoo, by="layer", parts=("full",))
+    assert found.slope < 0 and found.changes[0.25] < 0
