@@ -8,7 +8,9 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from hessianlens.display import Document, Figure, Line, Section, SideBySide, Table, Timeline, short
+from hessianlens.monitor.alarms import GROWTH
 from hessianlens.monitor.records import MODEL, SHARES, Reading
+from hessianlens.network.head_health import ALARM_RULES
 from hessianlens.sizes import readable_time
 from hessianlens.spectra.inertia_shares import WIDE
 
@@ -45,6 +47,7 @@ _NOTES = 20
 """Different notes that are shown."""
 _SAME_EDGE = 0.02
 """Thresholds that differ by this share are drawn as one line."""
+_ALARMS = tuple(f"{rule.kind}: " for rule in (*ALARM_RULES, GROWTH))
 _LINES = 6
 """Lines of one picture: as many as colours tell apart."""
 
@@ -134,7 +137,7 @@ _SECTIONS: Sequence[tuple[str, str, Sequence[str]]] = (
         "descent, with momentum and Adam's scaling taken into account for other optimisers. For sign descent, Lion and "
         "Muon the line is twice the gradient's dual norm over the learning rate. Training tends to go up to the line "
         "and to stay there.",
-        ("sharpness", "probe_loss"),
+        ("sharpness",),
     ),
     (
         "Curvature",
@@ -143,7 +146,11 @@ _SECTIONS: Sequence[tuple[str, str, Sequence[str]]] = (
         "step, so that what moves is the model.",
         ("top", "trace", "norm", "negative", "zero", "positive", "negative_mass"),
     ),
-    ("Gradients and weights", "On the probe batch, not on the batches of training.", ("gradient", "weight")),
+    (
+        "Loss, gradients and weights",
+        "On the probe batch, not on the batches of training.",
+        ("probe_loss", "gradient", "weight"),
+    ),
     (
         "Attention",
         "A share of 1 is attention that looks at all tokens alike, 0 is attention that looks at one token a row; a "
@@ -160,7 +167,15 @@ _SECTIONS: Sequence[tuple[str, str, Sequence[str]]] = (
 
 
 def _short(history: History) -> list[tuple[str, str]]:
+    alarms = history.alarms()
     found: list[tuple[str, str]] = []
+    if alarms:
+        earliest = min(alarms, key=lambda alarm: alarm.since or 0)
+        heads = len({alarm.head for alarm in alarms})
+        text = f"{heads} in trouble; the first is {earliest.head}: {earliest.rule.kind} since step {earliest.since}"
+        found.append(("attention heads", text))
+    elif any("largest_logit" in has for has in history.names().values()):
+        found.append(("attention heads", "none in trouble"))
     for quantity in ("probe_loss", "top", "negative_mass", "gradient"):
         if quantity in history.names().get(MODEL, []):
             _, readings = history[quantity]
@@ -206,6 +221,8 @@ def _notes(history: History) -> list[str]:
     steps: dict[str, list[int]] = {}
     for record in history:
         for note in record.notes:
+            if note.startswith(_ALARMS):  # they have a section of their own
+                continue
             steps.setdefault(note, []).append(record.step)
     found = []
     for note, at in steps.items():

@@ -180,6 +180,9 @@ class UpdateCurvature(DisplayableRows):
     def _short(self) -> list[tuple[str, str]]:
         """The findings, each with a heading."""
         found = [("first order", f"changes the loss by {short(self.slope)}")]
+        least = min(range(len(self.groups)), key=lambda k: self.slopes[k])
+        if self.slopes[least] < 0:
+            found.append(("most descent", f"{self.groups[least]} changes it by {short(self.slopes[least])} of that"))
         if "full" in self.matrices:
             both = short(self.predicted_change())
             found.append(("second order", f"changes it by {both}; the curvature is {short(self.curvature())}"))
@@ -190,9 +193,9 @@ class UpdateCurvature(DisplayableRows):
             best = (
                 "the quadratic model falls without end"
                 if math.isinf(multiple)
-                else f"{short(multiple)} times this update"
+                else f"the quadratic model is lowest at {short(multiple)} times this update"
             )
-            found.append(("best multiple", best))
+            found.append(("step size", best))
             found.append(
                 (
                     "between groups",
