@@ -60,8 +60,8 @@ def judge_claims(
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Directory for a PNG of every claim that has curves.")] = None,
     as_json: AsJson = False,
-    record: Annotated[bool, typer.Option("--record", help="Write these verdicts down as the recorded ones.")] = False,
-    seed: Annotated[int, typer.Option(help="Where random draws begin; recorded verdicts are those of 0.")] = 0,
+    record: Annotated[bool, typer.Option("--record", help="Record these verdicts.")] = False,
+    seed: Annotated[int, typer.Option(help="First seed; recorded verdicts are those of 0.")] = 0,
     jobs: Jobs = None,
     store: StoreFile = STORE,
     backend: Backend = "local",
@@ -69,8 +69,8 @@ def judge_claims(
 ) -> None:
     """Test what the documents say and compare the verdicts with the recorded ones.
 
-    What is found is kept in the store at once: the same command continues an interrupted run, and tests nothing twice.
-    Exit code 1 if a verdict is not the recorded one, or a test or its correction did not pass.
+    Every verdict is saved as it is found; the same command resumes an interrupted run.
+    Exit code 1 if a verdict differs from the recorded one, or a check fails.
     """
     with errors_as_exit_codes("nothing was recorded."):
         from hessianlab.claims.ledger import selected_ids, with_verdict

@@ -35,7 +35,7 @@ def export_runs(
     form: Annotated[
         str, typer.Option("--format", help="csv, parquet or json.", autocompletion=options.complete_formats)
     ] = "csv",
-    out: Annotated[Path, typer.Option(help="Directory for the files; made if it does not exist.")] = Path("export"),
+    out: Annotated[Path, typer.Option(help="Output directory; created if missing.")] = Path("export"),
 ) -> None:
     """Write the last complete run of each experiment as a table; arrays go to an npz file beside it.
 

@@ -103,7 +103,7 @@ Settings = Annotated[
     ),
 ]
 
-Jobs = Annotated[int | None, typer.Option(help="Processes; as many as there are cores if not given.")]
+Jobs = Annotated[int | None, typer.Option(help="Number of processes. Default: one per core.")]
 
 Backend = Annotated[
     str,
@@ -112,8 +112,8 @@ Backend = Annotated[
 
 Address = Annotated[str | None, typer.Option(help="The cluster's scheduler, e.g. tcp://host:8786.")]
 
-StoreFile = Annotated[Path, typer.Option(help="The file that keeps every finished cell.")]
+StoreFile = Annotated[Path, typer.Option(help="The file with every finished cell.")]
 
 PublishedMeans = Annotated[
-    Path | None, typer.Option(help="Published means to compare with, a growth.csv; looked for if not given.")
+    Path | None, typer.Option(help="A growth.csv with published means to compare with; searched for by default.")
 ]

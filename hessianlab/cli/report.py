@@ -41,14 +41,14 @@ def write_report(
     jobs: Jobs = None,
     store: StoreFile = STORE,
     settings: Settings = None,
-    claims: Annotated[bool, typer.Option(help="Test the claims of the documents, too.")] = True,
-    run: Annotated[bool, typer.Option(help="Measure what the store lacks; --no-run only reads it.")] = True,
+    claims: Annotated[bool, typer.Option(help="Also test the claims.")] = True,
+    run: Annotated[bool, typer.Option(help="Measure missing cells; --no-run only reads the store.")] = True,
     reference: PublishedMeans = None,
 ) -> None:
     """Reproduce every figure, test every claim, and write two self-contained pages.
 
     index.html is a story of ten minutes with scenes to move, labbook.html has everything.
-    Finished cells are kept in the store at once; the same command continues an interrupted run.
+    Every finished cell is saved immediately; the same command resumes an interrupted run.
     """
     with errors_as_exit_codes(f"what was measured is kept in {store}; run the same command again to continue."):
         chosen = chosen_experiments(names or [])

@@ -65,16 +65,16 @@ def reproduce_figures(
     listed: Annotated[bool, typer.Option("--list", help="Show the experiments and run nothing.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be measured, and run nothing.")] = False,
     record: Annotated[
-        bool, typer.Option("--record", help="Write down how growth figures agree with the published means.")
+        bool, typer.Option("--record", help="Record how growth figures agree with the published means.")
     ] = False,
-    prune: Annotated[bool, typer.Option("--prune", help="First delete what other code has measured of these.")] = False,
+    prune: Annotated[bool, typer.Option("--prune", help="First delete cells of other versions of the code.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Reproduce published figures and tables.
 
-    Every finished cell is kept at once.
-    The same command continues an interrupted run.
-    Cells that other code has measured are never used.
+    Every finished cell is saved immediately.
+    The same command resumes an interrupted run.
+    Cells of other versions of the code are never used.
     """
     with errors_as_exit_codes("nothing was measured."):
         experiments = chosen_experiments(names or [])

@@ -66,29 +66,26 @@ def run_studies(
     attention: Annotated[
         str | None,
         typer.Option(
-            metavar="MODULE:CLASS", help="Also your own attention (design study); it is imported, and so run."
+            metavar="MODULE:CLASS",
+            help="Your own attention as well (design study); its module is imported, so its code runs.",
         ),
     ] = None,
     backend: Backend = "local",
     address: Address = None,
     figures: Annotated[Path | None, typer.Option(help="Directory for figures as PNG, SVG and PDF.")] = None,
     listed: Annotated[bool, typer.Option("--list", help="Show the studies and run nothing.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and run nothing.")] = False,
-    record: Annotated[
-        bool, typer.Option("--record", help="Write the result down for the claims that it decides.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan, and run nothing.")] = False,
+    record: Annotated[bool, typer.Option("--record", help="Record the result for the claims that it decides.")] = False,
     again: Annotated[
         bool,
-        typer.Option(
-            "--again", help="Write it down beside the recorded result, as a run with other seeds and settings."
-        ),
+        typer.Option("--again", help="Record it beside the recorded result, as a run with other seeds and settings."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run studies: what attention's design does to training.
 
-    Each says what it expects and what it will spend before it runs, and reports paired differences with intervals.
-    Every finished cell is kept at once; the same command continues an interrupted run.
+    Each states its hypothesis and budget first, and reports paired differences with intervals.
+    Every finished cell is saved immediately; the same command resumes an interrupted run.
     """
     with errors_as_exit_codes("nothing was measured."):
         from hessianlab.runner import check_workers, configure

@@ -104,7 +104,9 @@ def inspect_model(
     dtype: Dtype = "float64",
     device: Device = "cpu",
     max_memory: MaxMemory = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would take.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the forecast of time and memory, and run nothing.")
+    ] = False,
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
@@ -143,7 +145,7 @@ def compare_models(
 
     Differences of norms with 95 % intervals, from the same probe vectors.
     Files are about the second model, pages about the change. With --budget,
-    each of both models has that time.
+    each model has that time.
     """
     given = locals()
     _measure(model=given.pop("before"), other=given.pop("after"), **given)

@@ -91,7 +91,7 @@ class LayerOptions:
 @app.command(name="layer", epilog=_EXAMPLES)
 def show_layer(
     out: PageFolder = Path("layer"),
-    seed: Annotated[int, typer.Option(help="Of the weights; the next number is that of tokens and targets.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the weights; tokens and targets take the next one.")] = 0,
     length: Annotated[int, typer.Option(help="Tokens in a sequence.")] = 17,
     d_model: Annotated[int, typer.Option(help="Width of a token and of the output.")] = 16,
     d_k: Annotated[int, typer.Option(help="Width of queries and keys.")] = 8,

@@ -12,23 +12,21 @@ from typer.core import TyperCommand
 from hessianlens.cli import completion
 from hessianlens.cli.torchrun import is_first
 
-PageFolder = Annotated[Path, typer.Option(help="Directory for the page; made if it does not exist.")]
+PageFolder = Annotated[Path, typer.Option(help="Output directory; created if missing.")]
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON on standard output.")]
 
 # What a model is measured on, and how.
 
 DataFile = Annotated[
-    Path | None, typer.Option(help=".pt, .npy, .jsonl or .txt; without it the data is random, and said to be.")
+    Path | None, typer.Option(help=".pt, .npy, .jsonl or .txt; without it random data, which the output says.")
 ]
 
 Dtype = Annotated[str, typer.Option(help="float32 or float64.", autocompletion=completion.dtypes)]
 
-Device = Annotated[str, typer.Option(help="Where to compute.")]
+Device = Annotated[str, typer.Option(help="Device, such as cuda.")]
 
-MaxMemory = Annotated[
-    str | None, typer.Option(help="Such as 2GB: batches are cut so that the process stays within it.")
-]
+MaxMemory = Annotated[str | None, typer.Option(help="Memory limit, such as 2GB; batches are split to stay within it.")]
 
 Head = Annotated[
     str,
@@ -40,28 +38,28 @@ Head = Annotated[
 
 Blocks = Annotated[list[str] | None, typer.Option(help="Name, glob or re: expression; may be repeated.")]
 
-Parts = Annotated[str, typer.Option(help="Which matrices, with commas between them.", autocompletion=completion.parts)]
+Parts = Annotated[str, typer.Option(help="Matrices to measure, separated by commas.", autocompletion=completion.parts)]
 
 Method = Annotated[
     str,
     typer.Option(
-        help="auto: exact where it is worth it; exact: whatever it takes; sketch: the last attention layer from random "
-        "small matrices; probes: from probe vectors.",
+        help="auto: exact where that is cheap; exact: always; sketch: the last attention layer from random "
+        "small matrices; probes: sampled.",
         autocompletion=completion.methods,
     ),
 ]
 
 Probes = Annotated[
-    int | None, typer.Option(help="Probe vectors per block; with --budget the most of them.", show_default="20")
+    int | None, typer.Option(help="Probe vectors per block; with --budget, the maximum.", show_default="20")
 ]
 
 Budget = Annotated[
-    str | None, typer.Option(help="Such as 5m: a first pass over every block, then more where it is needed most.")
+    str | None, typer.Option(help="Time, such as 5m: one pass over every block, then more for the widest intervals.")
 ]
 
 Rtol = Annotated[
     float | None,
-    typer.Option(help="Relative half-width of intervals that is enough; with --budget 0.05.", show_default=False),
+    typer.Option(help="Target relative half-width of the intervals; 0.05 with --budget.", show_default=False),
 ]
 
 Also = Annotated[
@@ -69,7 +67,7 @@ Also = Annotated[
     typer.Option(
         help="heads: every head a block of its own; pairs: norms of all pairs of blocks; spectrum=BLOCK: extremal "
         "eigenvalues and inertia; quantise=BITS: cost of rounding; groups=LR: base learning rate of --out groups:FILE. "
-        "With commas between them; may be repeated.",
+        "Separated by commas; may be repeated.",
         autocompletion=completion.extras,
     ),
 ]
@@ -78,16 +76,16 @@ Out = Annotated[
     list[str] | None,
     typer.Option(
         help="Write FILE.html: a page with spectra, heads and attention maps; FILE.csv: the table; FILE.json: "
-        "everything; FILE.jsonl: exact norms, resumed from; groups:FILE: learning rates for torch.optim. May be "
+        "everything; FILE.jsonl: exact norms, to resume from; groups:FILE: learning rates for torch.optim. May be "
         "repeated."
     ),
 ]
 
 Seed = Annotated[int, typer.Option(help="Seed of probe vectors, random data and random weights.")]
 
-Sequences = Annotated[int | None, typer.Option(help="Sequences to take from the data, or to draw.")]
+Sequences = Annotated[int | None, typer.Option(help="Number of sequences, taken from the data or generated.")]
 
-Length = Annotated[int | None, typer.Option(help="Tokens of a sequence, at most.")]
+Length = Annotated[int | None, typer.Option(help="Maximum length of a sequence, in tokens.")]
 
 
 def split_words(text: str) -> list[str]:

@@ -28,13 +28,11 @@ _EXAMPLES = """[bold]Examples[/bold]
 def show_softmax(
     scores: Annotated[list[str], typer.Argument(help="One row of scores.", metavar="SCORE...")],
     temperature: Annotated[float, typer.Option(help="Divides the scores.")] = 1.0,
-    mask: Annotated[
-        str, typer.Option(help="Positions that may not be seen, counted from 0, e.g. 2,3.", metavar="POSITIONS")
-    ] = "",
+    mask: Annotated[str, typer.Option(help="Masked positions, counted from 0, e.g. 2,3.", metavar="POSITIONS")] = "",
     activation: Annotated[
         str,
         typer.Option(
-            help="softmax, sigmoid, row_sum, ...; several with commas.", autocompletion=completion.activations
+            help="softmax, sigmoid, row_sum, ...; several separated by commas.", autocompletion=completion.activations
         ),
     ] = "softmax",
     as_json: AsJson = False,

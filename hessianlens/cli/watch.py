@@ -55,10 +55,10 @@ def watch_checkpoints(
     data: DataFile = None,
     blocks: Annotated[
         list[str] | None,
-        typer.Option(help="Also watch these one by one: name, glob or re: expression; may be repeated."),
+        typer.Option(help="Blocks to watch beside the whole model: name, glob or re: expression; may be repeated."),
     ] = None,
     quantities: Annotated[
-        str, typer.Option(help="What to measure, with commas between them.")
+        str, typer.Option(help="Quantities to measure, separated by commas.")
     ] = "top,trace,norm,negative,gradient,weight,entropy,edge",
     out: Annotated[
         list[str] | None,
@@ -68,13 +68,13 @@ def watch_checkpoints(
         ),
     ] = None,
     probes: Annotated[int, typer.Option(help="Probe vectors for trace, norm and negative share.")] = 4,
-    steps: Annotated[int, typer.Option(help="Lanczos steps from each of them.")] = 6,
-    tol: Annotated[float, typer.Option(help="Residual of largest eigenvalues over their size.")] = 0.05,
+    steps: Annotated[int, typer.Option(help="Lanczos steps per probe vector.")] = 6,
+    tol: Annotated[float, typer.Option(help="Relative residual of the largest eigenvalue.")] = 0.05,
     seed: Annotated[int, typer.Option(help="Seed of probe vectors and random data.")] = 0,
     lr: Annotated[
         float | None,
         typer.Option(
-            help="Draw the edge of plain gradient descent, 2 / lr, not that of the optimiser saved with a checkpoint."
+            help="Take the stability threshold of gradient descent, 2 / lr, instead of that of the saved optimiser."
         ),
     ] = None,
     dtype: Dtype = "float32",
