@@ -44,6 +44,7 @@ ACTIVATION_TITLES = {
     "relu": "ReLU",
     "sigmoid_log_length": "sigmoid(t \N{MINUS SIGN} log L)",
     "relu_normalised": "ReLU / row sum",
+    "relu_length": "ReLU / length",
     "row_sum": "scores / row sum",
 }
 """What readers call an activation, where that is not its name: t is a score, L the length of the sequence."""

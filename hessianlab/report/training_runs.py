@@ -26,7 +26,7 @@ _NAMES: Mapping[tuple[str, str], Any] = {
     ("sigmoid", "no norm"): {"xytext": (-8, -3), "ha": "right"},
     ("sigmoid", "pre-norm"): {"xytext": (-8, 13), "ha": "left"},
     ("linear", "no norm"): {"xytext": (7, -3), "ha": "left"},
-    ("linear", "pre-norm"): {"xytext": (7, -4), "ha": "left"},
+    ("linear", "pre-norm"): {"xytext": (6, -11), "ha": "left"},
 }
 """Where the name of a design stands beside its mark."""
 

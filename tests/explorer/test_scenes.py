@@ -415,3 +415,25 @@ def test_the_colours_are_those_of_the_figures():
     sheet = style()
     for own, name in (("q", "blue"), ("k", "green"), ("v", "red"), ("a", "purple"), ("ink", "ink"), ("muted", "muted")):
         assert f"--{own}: light-dark({', '.join(PALETTE[name])})" in sheet
+
+
+@pytest.mark.parametrize(
+    "state", ["", "X:0.3,-1,0.5,-0.8,0.4,-0.9,-1.2,-0.2,0.8,-0.9", "X:2.2,2.2,2.2,-2.2,-2.2,2,-2.2,-2.2,0,0"]
+)
+def test_names_of_words_do_not_cover_each_other(page, file, state):
+    opened(page, file, "tokens", state, width=390)
+    boxes = page.run(
+        "const names = document.querySelectorAll('.handle .word');"
+        "return Array.from(names, (e) => [e.textContent, e.getBoundingClientRect()])"
+    )
+    assert [re.fullmatch(r"\w+\d+ %", name) is not None for name, _ in boxes] == [True] * 5
+    for k, (one, a) in enumerate(boxes):
+        assert a["left"] >= 0 and a["right"] <= 390
+        for other, b in boxes[:k]:
+            apart = (
+                a["left"] >= b["right"]
+                or b["left"] >= a["right"]
+                or a["top"] >= b["bottom"] - 4
+                or b["top"] >= a["bottom"] - 4
+            )
+            assert apart, (one, other)

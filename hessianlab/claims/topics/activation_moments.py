@@ -30,6 +30,7 @@ from hessianlab.claims.samples import (
     sample,
     small_samples,
 )
+from hessianlab.wording import activation_in_words
 from hessianlens.attention import second_moment, third_moment, third_moment_along
 from hessianlens.attention.activations import Activation, RowNormalised, as_activation
 from hessianlens.attention.activations.elementwise import Elementwise
@@ -194,22 +195,24 @@ def because_of_normalisation() -> Finding:
         ),
         support=(
             agrees,
-            at_most("exp over its row sum, which is softmax", exponential, EXACT),
+            at_most("exp / row sum, which is softmax", exponential, EXACT),
             *(
-                at_least(f"{a} over its row sum: distance from the central moment", d, 0.01)
+                at_least(f"{activation_in_words(a)} / row sum: distance from the central moment", d, 0.01)
                 for a, d in normalised.items()
             ),
         ),
         example="relative distance of X^T J X from the central moment: "
         + ", ".join(f"{a} {largest(d):.1g}" for a, d in plain.items())
         + ", "
-        + ", ".join(f"{a} over its row sum {smallest(d):.2g}" for a, d in normalised.items())
+        + ", ".join(f"{activation_in_words(a)} / row sum {smallest(d):.2g}" for a, d in normalised.items())
         + ".",
     )
 
 
 def _enough_matrices(name: str, distances: list[float]) -> Check:
-    return at_most(f"{name} over its row sum (normalised): distance from the central moment", distances, EXACT)
+    return at_most(
+        f"{activation_in_words(name)} / row sum (normalised): distance from the central moment", distances, EXACT
+    )
 
 
 def _elementwise(name: str) -> Elementwise:

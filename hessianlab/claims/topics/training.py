@@ -35,7 +35,7 @@ NOT_NOTHING = 0.01
 ALTERNATIVES = {
     "row_sum": "weights by row sum",
     "relu_normalised": "ReLU / row sum",
-    "relu_length": "ReLU over the length",
+    "relu_length": "ReLU / length",
     "linear": "raw dot products",
 }
 """Attention without an exponential, by the name of the arm."""
@@ -184,7 +184,7 @@ def relu_is_harder_to_train() -> Finding:
         larger = SelfAttention(10 * head.W_Q, 10 * head.W_K, head.W_V, activation="relu_normalised")
         X = normal(seed, 9, 8)
         changes.append(float((larger.attention(X) - head.attention(X)).abs().max()))
-    what = "change of the weights of ReLU over its row sum with tenfold W_Q and W_K"
+    what = "change of the weights of ReLU / row sum with tenfold W_Q and W_K"
     finding = _fewer_rates_work(RELU)
     return replace(finding, support=(*finding.support, at_most(what, changes, 1e-12)))
 

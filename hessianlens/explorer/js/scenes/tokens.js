@@ -82,6 +82,8 @@ function drawTokens(n, s, { width, update }) {
   const [sx, sy] = [scaleOf(-2.2, 2.2, 4, side), scaleOf(-2.2, 2.2, side, 4)];
   const at = (k) => [s.X[2 * k], s.X[2 * k + 1]];
   const [qx, qy] = at(n.query);
+  const shares = Array.from(n.A, (a) => `${Math.round(100 * a)} %`);
+  const places = namePlaces(WORDS.map((_, k) => [sx(at(k)[0]), sy(at(k)[1])]), WORDS.map((word, k) => 9 * word.length + 7 * shares[k].length + 10), side);
   return [
     el("rect", { x: 4, y: 4, width: side - 4, height: side - 4, class: "cell" }),
     el("path", { d: `M4 ${sy(0)}H${side}M${sx(0)} 4V${side}`, class: "grid" }),
@@ -117,8 +119,7 @@ function drawTokens(n, s, { width, update }) {
           "g",
           null,
           el("circle", { r: 6, class: "knob" }),
-          label(0, -14, word, { anchor: "middle", cls: "word" }),
-          label(0, 22, `${Math.round(100 * n.A[k])} %`, { anchor: "middle", cls: "name" }),
+          label(places[k][0], places[k][1], word, { anchor: places[k][2], cls: "word", unit: shares[k] }),
         ),
       }),
     ),
@@ -127,6 +128,23 @@ function drawTokens(n, s, { width, update }) {
       wide ? { left: side + 60, right: width - 60, top: 40 } : { left: 12, right: width - 60, top: side + 44 },
     ),
   ];
+}
+
+/** Where the names of points stand, [dx, dy, anchor] each: above, below or beside, wherever they cover least. */
+function namePlaces(points, widths, side) {
+  const taken = [];
+  return points.map(([x, y], k) => {
+    const boxes = [[0, -14, "middle"], [0, 24, "middle"], [13, 5, "start"], [-13, 5, "end"]].map((place) => {
+      const left = x + place[0] - widths[k] * { start: 0, middle: 0.5, end: 1 }[place[2]];
+      const box = [left, y + place[1] - 13, left + widths[k], y + place[1] + 5];
+      const meets = ([a, b, c, d]) => a < box[2] && box[0] < c && b < box[3] && box[1] < d;
+      const covered = taken.filter(meets).length + points.filter(([u, v], j) => j !== k && meets([u - 6, v - 6, u + 6, v + 6])).length;
+      return { place, box, covered: covered + 2 * (box[0] < 4 || box[2] > side) + (box[1] < 4 || box[3] > side) };
+    });
+    const best = boxes.reduce((one, other) => (other.covered < one.covered ? other : one));
+    taken.push(best.box);
+    return best.place;
+  });
 }
 
 /** Mean as a cross, covariance as an ellipse of one standard deviation, skew as an arrow towards the long tail. */
