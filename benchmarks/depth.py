@@ -34,16 +34,16 @@ def runs_of_stack(size: Stack) -> dict[str, Run]:
     problem = _problem(size)
     names = [f"layer{n}.attn.q" for n in range(size.layers)]
     first = problem.blocks[names[0]].parameter
-    built = hl.hessian(problem, names[0], method="products")
+    built = hl.hessian(problem, names[0], method="hvp")
     v = torch.ones(built.shape[1], dtype=problem.dtype)
     for _ in range(3):  # whichever way products go, it is settled then
         built @ v
 
     def norms() -> object:
-        return hl.block_norms(replace(problem), names, ["full"], probes=PROBES, method="products")
+        return hl.block_norms(replace(problem), names, ["full"], probes=PROBES, method="probes")
 
     def trace() -> object:
-        return hl.trace(hl.hessian(replace(problem), names[0], method="products"), probes=PROBES)
+        return hl.trace(hl.hessian(replace(problem), names[0], method="hvp"), probes=PROBES)
 
     return {"gradient": lambda: _gradient(problem, first), "norms": norms, "product": lambda: built @ v, "trace": trace}
 

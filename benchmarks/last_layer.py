@@ -89,7 +89,7 @@ def sampling_factor(problem: Problem, names: list[str]) -> float:
     spent = wanted = 0.0
     for name in names:
         start = time.process_time()
-        norms = hl.block_norms(problem, [name], probes=PROBES, method="products")
+        norms = hl.block_norms(problem, [name], probes=PROBES, method="probes")
         seconds = time.process_time() - start
         largest = max(norm.value for norm in norms.values())
         errors = [norm.stderr / norm.value for norm in norms.values() if norm.value > 1e-6 * largest]

@@ -98,7 +98,7 @@ def equal_accuracy(timed: tuple[Timing, ...]) -> str:
     """How the ratio changes when every estimate has to have a standard error of 1 %, from the measured variance."""
     model, task, batch = addition(1)
     problem = hl.problem(model, batch, task.cross_entropy)
-    norms = hl.block_norms(problem, [Q, V], probes=60, method="products")
+    norms = hl.block_norms(problem, [Q, V], probes=60, method="probes")
     needed = {k: 60 * (e.stderr / e.value / 0.01) ** 2 for k, e in norms.items() if e.value > 1e-12}
     # H and G cost one product a probe, H - G one of each; a norm that is zero to rounding needs none
     weights = {"full": 1, "ggn": 1, "functional": 2}

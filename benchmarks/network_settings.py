@@ -64,7 +64,7 @@ def layer_norms(tiny: bool) -> tuple[dict[str, Scaled], dict[str, object]]:
     def ours(method: str) -> Run:
         return lambda: hl.block_norms(_afresh(problem), names, probes=PROBES, method=method)
 
-    runs = {"ours": Scaled(ours("auto")), "ours, products alone": Scaled(ours("products"))}
+    runs = {"ours": Scaled(ours("auto")), "ours, products alone": Scaled(ours("hvp"))}
     runs |= _sampled(model, task, batch)
     return runs, {"layers": 3, "d": model.W_U.shape[0], "sequences": len(batch["tokens"]), "norms": 18}
 
@@ -122,7 +122,7 @@ def products(number: int) -> Setting:
         def ours(verify: bool = True) -> list[Tensor]:
             # Of a problem that nothing is known about: what a tape costs to make and to check is counted.
             problem = hl.problem(model, batch, loss, check=False, verify=verify)
-            op = hl.hessian(problem, f"layer{middle}.attn.q", method="products")
+            op = hl.hessian(problem, f"layer{middle}.attn.q", method="hvp")
             return [op @ v.flatten() for v in vectors]
 
         library = curvlinops_operator("hessian", model, batch, attention, "W_Q", loss)
@@ -151,7 +151,7 @@ def last_layer(trained: bool) -> Setting:
         problem, names = last_layer_problem(tiny, trained)
 
         def sampled() -> object:
-            return hl.block_norms(_afresh(problem), names, probes=PROBES, method="products")
+            return hl.block_norms(_afresh(problem), names, probes=PROBES, method="probes")
 
         runs = {
             "ours, exact": Scaled(lambda: hl.block_norms(_afresh(problem), names, method="exact")),

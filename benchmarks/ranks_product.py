@@ -97,7 +97,7 @@ def work(size: Size) -> dict[str, object]:
     batch = {"input_ids": words, "labels": words}
     shared = hl.problem(model, narrow_batch(batch, *bounds), process_group=distributed.group.WORLD)
     alone = hl.problem(model, batch)
-    together, single = (hl.hessian(p, size.block, method="products") for p in (shared, alone))
+    together, single = (hl.hessian(p, size.block, method="hvp") for p in (shared, alone))
     v = torch.randn(together.shape[1], generator=torch.Generator().manual_seed(3))
     runs: dict[str, Callable[[], object]] = {
         BOTH: lambda: together @ v,

@@ -13,10 +13,14 @@ LAYER_PARTS = ("outer", "functional", "full")
 _ALIASES = {"outer": "ggn"}
 PART_NAMES = (*PARTS, *_ALIASES)
 """Every name that is understood."""
-METHODS = ("auto", "exact", "products")
-"""How a block may be found: exactly where that is worth it, exactly whatever it takes, or by products alone."""
-NORM_METHODS = ("auto", "exact", "sketch", "probes", "products")
-"""How a norm may be found; its products are those with random probes, so that the last two are the same."""
+METHODS = ("auto", "exact", "hvp")
+"""How a block may be had: in closed form where that is worth it, in closed form whatever it takes, or matrix-free."""
+PAIR_METHODS = ("auto", "exact", "probes")
+"""How a norm off the diagonal may be had."""
+NORM_METHODS = ("auto", "exact", "sketch", "probes")
+"""How a norm may be had."""
+_BY_HVPS = ("hvp", "products")
+"""In every call: by Hessian-vector products alone, the last one of each; "products" is an earlier name."""
 
 
 def part_name(part: str, argument: str = "part") -> str:
@@ -29,14 +33,16 @@ def part_name(part: str, argument: str = "part") -> str:
     return _ALIASES.get(part, part)
 
 
-def norm_method(method: str) -> str:
-    """How a norm is to be found: "auto", "exact", "sketch" or "probes".
+def method_name(method: str, known: Sequence[str] = METHODS) -> str:
+    """One of the known methods; "hvp" is the last of them, whatever its name is.
 
-    >>> norm_method("products"), norm_method("sketch")
-    ('probes', 'sketch')
+    >>> method_name("exact"), method_name("hvp"), method_name("hvp", NORM_METHODS)
+    ('exact', 'hvp', 'probes')
     """
-    check_choice("method", method, NORM_METHODS)
-    return "probes" if method == "products" else method
+    if method in _BY_HVPS:
+        return known[-1]
+    check_choice("method", method, known)
+    return method
 
 
 def check_parts(parts: Sequence[str]) -> tuple[str, ...]:

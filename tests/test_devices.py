@@ -155,11 +155,11 @@ def problem_of(name: str) -> Problem:
 
 @pytest.mark.expensive
 @pytest.mark.parametrize(
-    ("part", "method"), [("full", "products"), ("ggn", "exact"), ("functional", "exact"), ("full", "auto")]
+    ("part", "method"), [("full", "hvp"), ("ggn", "exact"), ("functional", "exact"), ("full", "auto")]
 )
 def test_operators_of_networks(part: str, method: str) -> None:
     """Every way to a block of a network keeps the contract; closed forms of the attention are among them."""
-    rows = ["layer0.attn.k.bias" if method == "products" else "layer0.attn.q", "layer0.mlp.out.bias"]
+    rows = ["layer0.attn.k.bias" if method == "hvp" else "layer0.attn.q", "layer0.mlp.out.bias"]
 
     def walk() -> Answers:
         problem = fresh(problem_of("toy"))

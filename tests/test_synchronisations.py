@@ -67,7 +67,7 @@ def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.parametrize("part", ["full", "ggn", "functional"])
 def test_an_hvp_reads_nothing(part: str, by: str) -> None:
     make = {"full": hl.hessian, "ggn": hl.ggn, "functional": hl.functional}[part]
-    op = make(_problem(), "layer0.attn.q", method="products")
+    op = make(_problem(), "layer0.attn.q", method="hvp")
     v = randn(op.shape[1])
     for _ in range(4):  # the way is settled then
         op @ v
@@ -76,7 +76,7 @@ def test_an_hvp_reads_nothing(part: str, by: str) -> None:
 
 
 def test_vectors_at_once_read_nothing() -> None:
-    op = hl.hessian(_problem(), "layer0.attn.q", method="products")
+    op = hl.hessian(_problem(), "layer0.attn.q", method="hvp")
     V = randn(op.shape[1], 8)
     op @ V
     assert reads(lambda: op @ V) == []
@@ -92,7 +92,7 @@ def test_a_probe_of_sampled_norms_reads_nothing(by: str) -> None:
 @pytest.mark.parametrize("estimate", [hl.trace, hl.frobenius], ids=["trace", "norm"])
 def test_reads_of_an_estimate_do_not_grow_with_its_probes(estimate: Callable[..., object], by: str) -> None:
     """Whether its products are finite, its value, its spread and its scale."""
-    op = hl.hessian(_problem(), "layer0.attn.q", method="products")
+    op = hl.hessian(_problem(), "layer0.attn.q", method="hvp")
     for probes in (8, 8, 14):
         counted = len(reads(lambda n=probes: estimate(op, probes=n)))
     assert 1 <= counted <= 4
@@ -100,7 +100,7 @@ def test_reads_of_an_estimate_do_not_grow_with_its_probes(estimate: Callable[...
 
 def test_a_step_of_the_search_for_an_eigenvalue_reads_its_residual_alone(by: str) -> None:
     """Rayleigh-Ritz in a small space is done on the host: reads of a row of it, of lengths and of the residual."""
-    op = hl.hessian(_problem(), "layer0.attn.q", method="products")
+    op = hl.hessian(_problem(), "layer0.attn.q", method="hvp")
     op.announce(20)
     hl.spectra.leading_eigenpair(op, rtol=1e-1)
     found = [hl.spectra.leading_eigenpair(op, rtol=rtol).products for rtol in (1e-1, 1e-6)]

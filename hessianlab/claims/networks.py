@@ -105,7 +105,7 @@ HISTOGRAM_SIGMA = 0.8 / math.sqrt(HISTOGRAM.d_model)
 def norms(network: Network, seed: int, sigma: float | None, probes: int = 8) -> dict[Key, float]:
     """Frobenius norms of the query and value blocks of every layer: exact in the last, estimated in those below."""
     # A stack is homogeneous in sigma, so that the same probes give its exponents exactly.
-    method = "products" if network.stack else "auto"
+    method = "hvp" if network.stack else "auto"
     blocks = ["layer*.attn.q", "layer*.attn.v"]
     found = block_norms(network.problem(seed, sigma), blocks, probes=probes, seed=seed, method=method)
     return {

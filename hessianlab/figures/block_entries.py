@@ -109,7 +109,7 @@ def whole_hessian(problem: Problem) -> Tensor:
     model_order = [block.name for block in problem.select("*")]
     columns = []
     for block in ORDER.values():
-        operator = hessian(problem, "*", block, method="products")
+        operator = hessian(problem, "*", block, method="hvp")
         product = operator @ torch.eye(operator.shape[1], dtype=problem.dtype)
         pieces = product.split([problem.blocks[name].numel for name in model_order])
         by_name = dict(zip(model_order, pieces, strict=True))

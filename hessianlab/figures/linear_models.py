@@ -39,7 +39,7 @@ def _mlp_blocks(X: Tensor, R: Tensor, weights: list[Tensor]) -> Blocks:
     found: dict[tuple[str, str], Tensor] = {}
     for part, operator in (("outer", ggn), ("functional", functional)):
         for row, column in ("11", "22", "12"):
-            block = operator(asked, f"W_{row}", f"W_{column}", method="products")
+            block = operator(asked, f"W_{row}", f"W_{column}", method="hvp")
             found[part, row + column] = block @ torch.eye(block.shape[1], dtype=X.dtype)
     return found
 

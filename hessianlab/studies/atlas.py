@@ -300,7 +300,7 @@ def _pairs(known: Problem, names: list[str], probes: int, seed: int) -> list[Row
     """Norms of the blocks between any two of a layer, and of each with itself; every pair once."""
     from hessianlens.network import block_pair_norms
 
-    found = block_pair_norms(known, names, probes=probes, seed=seed, method="products")
+    found = block_pair_norms(known, names, probes=probes, seed=seed, method="probes")
     pairs = [(row, column) for i, row in enumerate(names) for column in names[i:]]
     return [{"stage": "pair", "row": r, "column": c, "value": found[r, c].value} for r, c in pairs]
 

@@ -28,7 +28,7 @@ from hessianlens.network.norm_run import PROBES, NormRun
 from hessianlens.network.norms import REMEDY, BlockNorms
 from hessianlens.network.operators import Pattern
 from hessianlens.network.saved_norms import SavedNorms
-from hessianlens.parts import PARTS, check_parts, norm_method
+from hessianlens.parts import NORM_METHODS, PARTS, check_parts, method_name
 from hessianlens.problems import Block, Problem, check_problem
 from hessianlens.sizes import parse_time, readable_time
 from hessianlens.spectra.estimate import ends_in_percent
@@ -273,7 +273,7 @@ def measure(
     """
     check_problem(problem)
     parts = check_parts(parts)
-    method = norm_method(method)
+    method = method_name(method, NORM_METHODS)
     deadline = Deadline(None if budget is None else parse_time(budget), ranks=problem.ranks)
     if probes is not None:
         check_whole("probes", probes, 1)

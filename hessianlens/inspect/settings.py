@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hessianlens.errors import InputError, check_choice, check_number, check_whole, expect
 from hessianlens.inspect.model_names import HEADS, check_there, check_toy, parse_specification
-from hessianlens.parts import NORM_METHODS, PARTS, check_parts
+from hessianlens.parts import NORM_METHODS, PARTS, check_parts, method_name
 from hessianlens.problems.block import check_pattern
 from hessianlens.sizes import parse_size, parse_time
 
@@ -137,7 +137,7 @@ class Settings:
     def __post_init__(self) -> None:
         """Settings that no model could make sense of are refused before one is loaded."""
         check_choice("dtype", self.dtype, DTYPES)
-        check_choice("method", self.method, NORM_METHODS)
+        method_name(self.method, NORM_METHODS)
         expect(self.most_probes >= 1, f"probes: got {self.probes}, expected at least 1.")
         positive = self.rtol is None or self.rtol > 0
         expect(positive, f"rtol: got {self.rtol}, expected a positive relative width.")

@@ -14,7 +14,7 @@ from hessianlens.network.base.progress import Deadline, DeadlinePace, Watch
 from hessianlens.network.base.sampling import GraphSource, ProbeSource, Request
 from hessianlens.network.exact_norms import RTOL, ExactNorms
 from hessianlens.network.saved_norms import SavedNorms
-from hessianlens.parts import norm_method
+from hessianlens.parts import NORM_METHODS, method_name
 from hessianlens.problems import Block, Problem, layer_groups
 from hessianlens.sketching.sampler import samples_needed
 from hessianlens.spectra import Estimate
@@ -56,7 +56,7 @@ class NormRun:
         saved: SavedNorms | None = None,
     ) -> None:
         self.problem, self.blocks, self.parts = problem, tuple(blocks), tuple(parts)
-        self.seed, self.method, self.rtol, self.watch = seed, norm_method(method), rtol, watch or Watch()
+        self.seed, self.method, self.rtol, self.watch = seed, method_name(method, NORM_METHODS), rtol, watch or Watch()
         self.products, self.saved = 0, saved
         self.why: dict[str, str] = {}
         self._exact: dict[tuple[str, str], Estimate] = {}

@@ -16,7 +16,7 @@ from hessianlens.network.forecasting import ensure_fits_in_memory
 from hessianlens.network.norm_run import NormRun
 from hessianlens.network.operators import Pattern
 from hessianlens.network.saved_norms import SavedNorms
-from hessianlens.parts import PART_NAMES, PARTS, check_parts, norm_method, part_name
+from hessianlens.parts import NORM_METHODS, PART_NAMES, PARTS, check_parts, method_name, part_name
 from hessianlens.problems import Problem, check_problem
 from hessianlens.sketching import estimate_norm, norm_methods
 from hessianlens.spectra import Estimate
@@ -210,8 +210,8 @@ def block_norms(
         parts: Among "full", "ggn" (or "outer") and "functional".
         probes: Probe vectors per block; a block with no more entries than that is answered exactly.
         seed: Seed of the probes.
-        method: "exact"; "sketch", from random small matrices where there is such a way; "probes" (or "products"), from
-            products with random vectors alone; or "auto", the cheapest of them.
+        method: "exact"; "sketch", from random small matrices where there is such a way; "probes", from
+            HVPs with random vectors alone; or "auto", the cheapest of them.
         rtol: Half the width of the interval of 95 %, over the norm, that is narrow enough: sketches and probes are as
             many as that takes, judged by a pilot. Default: exact norms where these are worth it and `probes` vectors
             elsewhere; 0.01 for sketches and for a layer's Hessian.
@@ -235,7 +235,7 @@ def block_norms(
     >>> norms["Q", "K", "full"].method, norms["Q", "K", "full"].relative_width() < 0.2
     ('sketch', True)
     """
-    parts, method = check_parts(parts), norm_method(method)
+    parts, method = check_parts(parts), method_name(method, NORM_METHODS)
     check_whole("probes", probes, 1)
     check_seed(seed)
     if rtol is not None:

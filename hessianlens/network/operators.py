@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from hessianlens.curvature import MATRIX_FREE, verify
-from hessianlens.errors import InputError, Refusal, check_choice
+from hessianlens.errors import InputError, Refusal
 from hessianlens.network.base import thresholds
 from hessianlens.network.base.question import NO_LIMITS, Limits, Question
 from hessianlens.network.planner import Choice, Planner, planner_of
@@ -18,7 +18,7 @@ from hessianlens.operators import (
     StructuredOperator,
 )
 from hessianlens.operators.hybrid import ClosedFormPlan, NotCertified
-from hessianlens.parts import METHODS
+from hessianlens.parts import method_name
 from hessianlens.problems import Block, Problem, check_problem
 from hessianlens.state_guard import restores_state
 
@@ -30,15 +30,15 @@ def hessian(problem: Problem, rows: Pattern, cols: Pattern | None = None, *, met
     """The Hessian between named blocks, as an operator.
 
     It has the methods of every `Operator`, and all of them give exact numbers: from the closed form where there is one
-    (``op.exact``), else by products, one per column. ``op.why`` says which and why, ``op.cost`` what it takes.
+    (``op.exact``), else by HVPs, one per column. ``op.why`` says which and why, ``op.cost`` what it takes.
 
     Args:
         problem: From `hessianlens.problem`.
         rows: Block names, globs or ``re:`` expressions; several blocks are stacked in model order.
         cols: The same for the columns; default: the rows.
         method: "exact" (closed form: weights, biases and gains of any layer that enter through a linear map),
-            "products" (matrix-free, exact products by double backward), or "auto": the closed form where it takes few
-            products and little memory.
+            "hvp" (matrix-free: exact Hessian-vector products by double backward), or "auto": the closed form where it
+            takes few HVPs and little memory.
 
     >>> import torch
     >>> import hessianlens as hl
@@ -47,7 +47,7 @@ def hessian(problem: Problem, rows: Pattern, cols: Pattern | None = None, *, met
     >>> problem = hl.problem(model, task.batch(4, seed=0), task.cross_entropy)
     >>> hessian(problem, "layer0.attn.q").shape
     (64, 64)
-    >>> hessian(problem, "layer0.mlp.in", method="products")
+    >>> hessian(problem, "layer0.mlp.in", method="hvp")
     HessianOperator 128x128: [layer0.mlp.in] x [layer0.mlp.in], double backward, about 2 gradients per matvec
     >>> hessian(problem, "embed").why
     'it enters by look-up, a linear map of one-hot vectors, and the 12 rows of the table are taken together; 96 HVPs'
@@ -69,22 +69,22 @@ def functional(problem: Problem, rows: Pattern, cols: Pattern | None = None, *, 
 
 def _operator(part: str, problem: Problem, rows: Pattern, cols: Pattern | None, method: str) -> Operator:
     check_problem(problem)
-    check_choice("method", method, METHODS)
+    method = method_name(method)
     row_blocks = problem.select(rows)
     column_blocks = row_blocks if cols is None else problem.select(cols)
     hvps = MATRIX_FREE[part](problem, row_blocks, column_blocks)
-    if method == "products":
-        hvps.why = "method='products' was asked for"
+    if method == "hvp":
+        hvps.why = "method='hvp' was asked for"
         return hvps
     blocks = _Blocks(problem, row_blocks, column_blocks, part)
     if method == "exact":
         choices = blocks.choices(NO_LIMITS)
         if isinstance(choices, Refusal):
-            raise InputError(f"method: got 'exact', but {choices}; expected 'auto' or 'products'.")
+            raise InputError(f"method: got 'exact', but {choices}; expected 'auto' or 'hvp'.")
         try:
             return blocks.joined(choices)
         except NotCertified as error:
-            raise InputError(f"method: got 'exact', but {error}; expected 'auto' or 'products'.") from error
+            raise InputError(f"method: got 'exact', but {error}; expected 'auto' or 'hvp'.") from error
     return HybridOperator(hvps, blocks.plan, thresholds.CLOSED_FORM_MIN_MATVECS)
 
 

@@ -14,14 +14,14 @@ from torch import Tensor
 
 from hessianlens.curvature import MATRIX_FREE, BlockPairOperator, verify
 from hessianlens.display import Cells, DisplayableRows, Grid, Picture
-from hessianlens.errors import Refusal, check_choice, check_seed, check_whole, describe_value, expect, suggest_names
+from hessianlens.errors import Refusal, check_seed, check_whole, describe_value, expect, suggest_names
 from hessianlens.network.base import thresholds
 from hessianlens.network.base.question import NO_LIMITS, Limits, Question
 from hessianlens.network.base.sampling import WORKSPACE
 from hessianlens.network.forecasting import ensure_fits_in_memory
 from hessianlens.network.operators import Pattern
 from hessianlens.network.planner import Choice, Planner, planner_of
-from hessianlens.parts import METHODS, part_name
+from hessianlens.parts import PAIR_METHODS, method_name, part_name
 from hessianlens.problems import Block, Problem, check_problem
 from hessianlens.spectra import Estimate
 from hessianlens.spectra.estimate import ends_in_percent
@@ -131,7 +131,7 @@ def block_pair_norms(
         part: "full", "ggn" (or "outer") or "functional".
         probes: Probe vectors per column block; a block with no more entries than that is answered exactly.
         seed: Seed of the probes.
-        method: "auto" (exact where that takes few products, as in `block_norms`), "exact" or "products".
+        method: "auto" (exact where that takes few HVPs, as in `block_norms`), "exact" or "probes".
 
     >>> import torch
     >>> import hessianlens as hl
@@ -146,9 +146,9 @@ def block_pair_norms(
     part = part_name(part)
     check_whole("probes", probes, 1)
     check_seed(seed)
-    check_choice("method", method, METHODS)
+    method = method_name(method, PAIR_METHODS)
     chosen = problem.select(blocks)
-    both = {} if method == "products" else _exact(problem, chosen, part, probes, forced=method == "exact")
+    both = {} if method == "probes" else _exact(problem, chosen, part, probes, forced=method == "exact")
     one_sided: dict[tuple[str, str], _Lengths] = {}
     for column in chosen:
         rows = [block for block in chosen if (block.name, column.name) not in both]

@@ -26,7 +26,7 @@ class LinearCombination(Operator):
     >>> import hessianlens as hl
     >>> model, task = hl.models.Transformer(layers=1, d_model=4, d_mlp=3, dtype=torch.float64), hl.tasks.Addition()
     >>> problem = hl.problem(model, task.batch(2, seed=0), task.cross_entropy)
-    >>> H, G = (make(problem, "layer0.mlp.in", method="products") for make in (hl.hessian, hl.ggn))
+    >>> H, G = (make(problem, "layer0.mlp.in", method="hvp") for make in (hl.hessian, hl.ggn))
     >>> op = H - G / 2
     >>> op
     LinearCombination 12x12 float64, about 2 gradients per matvec + about 3 gradients per matvec:

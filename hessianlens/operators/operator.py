@@ -91,30 +91,30 @@ class Operator(Displayable, CheckedOperator):
     ...         return self
     >>> op = Doubling([(2, 2)], [(2, 2)])
     >>> op
-    Doubling 4x4 float64, products, a multiplication a number
+    Doubling 4x4 float64, matvecs, a multiplication a number
     >>> op.trace(), op.frobenius_norm(), (op / 2 - op).diagonal()
     (tensor(8., dtype=torch.float64), tensor(4., ...), tensor([-1., -1., -1., -1.], dtype=torch.float64))
     >>> op.exact, op.cost
     (False, 'a multiplication a number; its norm or its entries take 4 matvecs')
     """
 
-    method: str = "products"
+    method: str = "matvecs"
     """How its numbers are found, in a word or two."""
     exact: bool = False
     """Whether it is in closed form: estimators then ask it, and only rounding is the error. Else they sample."""
     why: str = "nothing but its matvecs is known"
-    """Why it is in closed form, or why it goes through products."""
+    """Why it is in closed form, or why it goes through matvecs."""
     _dense_working: float = 1.2
     """Times its own size that forming the dense matrix holds at the peak."""
 
     @property
     def product_cost(self) -> str:
-        """What a product costs, as text."""
+        """What a matvec costs, as text."""
         raise NotImplementedError
 
     @property
     def cost(self) -> str:
-        """What a product costs and how many of them the other methods take, as text."""
+        """What a matvec costs and how many of them the other methods take, as text."""
         return f"{self.product_cost}; its norm or its entries take {min(self.shape)} matvecs"
 
     def announce(self, products: int) -> None:

@@ -18,9 +18,9 @@ Make = Callable[..., object]
 """An operator from a problem, rows and columns."""
 
 OPERATORS: dict[str, Make] = {
-    "full": lambda p, rows, cols=None: hl.hessian(p, rows, cols, method="products"),
-    "ggn": lambda p, rows, cols=None: hl.ggn(p, rows, cols, method="products"),
-    "functional": lambda p, rows, cols=None: hl.functional(p, rows, cols, method="products"),
+    "full": lambda p, rows, cols=None: hl.hessian(p, rows, cols, method="hvp"),
+    "ggn": lambda p, rows, cols=None: hl.ggn(p, rows, cols, method="hvp"),
+    "functional": lambda p, rows, cols=None: hl.functional(p, rows, cols, method="hvp"),
 }
 
 

@@ -57,7 +57,7 @@ def test_the_same_operator(setting: str, part: str, reduction: str) -> None:
     )
     problem = hl.problem(model, batches, "cross_entropy", reduction=reduction)
     blocks = [name for name, block in problem.blocks.items() if block.parameter in parameters]
-    ours = OURS[part](problem, blocks, method="products")
+    ours = OURS[part](problem, blocks, method="hvp")
     V = randn(theirs.shape[1], 3)
     assert_same(ours @ V, (theirs @ V).detach(), f"{setting} {part}", 1e-9)
 
@@ -66,7 +66,7 @@ def test_the_interface_of_curvlinops() -> None:
     """Sums, multiples, products of operators and SciPy's eigenvalues."""
     problem = hl.problem(networks.mlp(), pairs(4, classes=3, length=None), "cross_entropy")
     blocks = list(problem.blocks)
-    full, ggn, functional = (make(problem, blocks, method="products") for make in (hl.hessian, hl.ggn, hl.functional))
+    full, ggn, functional = (make(problem, blocks, method="hvp") for make in (hl.hessian, hl.ggn, hl.functional))
     v = randn(full.shape[1])
     assert_same((ggn + functional) @ v, full @ v, "ggn + functional")
     assert_same((2.0 * full - ggn) @ v, 2 * (full @ v) - ggn @ v, "2 full - ggn")
@@ -89,7 +89,7 @@ def test_estimators_take_matrix_free_operators() -> None:
 def test_operators_go_through_the_algebra_inverses_and_estimators_of_curvlinops() -> None:
     """As they are, without a subclass in common; only a product with theirs on the left asks for one."""
     problem = hl.problem(networks.mlp(), pairs(4, classes=3, length=None), "cross_entropy")
-    ours, ggn = hl.hessian(problem, "0.bias", method="products"), hl.ggn(problem, "0.bias", method="products")
+    ours, ggn = hl.hessian(problem, "0.bias", method="hvp"), hl.ggn(problem, "0.bias", method="hvp")
     dense = ours.to_dense()
     other = randn(*dense.shape)
     theirs, v = TensorLinearOperator(other), randn(len(dense))

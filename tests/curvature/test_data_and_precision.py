@@ -83,7 +83,7 @@ def test_a_float32_problem_of_a_float64_model(name: str) -> None:
     rough = case.problem(dtype=torch.float32)
     assert rough.dtype == torch.float32
     assert all(p.dtype == DOUBLE for p in rough.source.parameters())
-    op = hl.hessian(rough, list(case.blocks), method="products")
+    op = hl.hessian(rough, list(case.blocks), method="hvp")
     assert op.dtype == torch.float32 and (op @ identity(op)).dtype == torch.float32
     same_operator(rough, problem_of(name), list(case.blocks), 1e-3)
 
@@ -111,7 +111,7 @@ def test_a_problem_moves_to_another_precision(name: str) -> None:
 
 
 def test_vectors_of_another_precision_are_converted() -> None:
-    op = hl.ggn(problem_of("toy"), "layer0.attn.v", method="products")
+    op = hl.ggn(problem_of("toy"), "layer0.attn.v", method="hvp")
     v = randn(op.shape[1]).float()
     assert_same(op @ v, op @ v.double(), "op @ float32", 0)
 
@@ -123,12 +123,12 @@ def test_globs_and_expressions_stack_blocks_in_model_order() -> None:
     problem = problem_of("toy, two layers, two heads, pre-norm, sigmoid")
     expected = ["layer0.attn.q", "layer0.attn.k", "layer1.attn.q", "layer1.attn.k"]
     for pattern in ("layer*.attn.[qk]", "re:layer[01][.]attn[.](q|k)", expected[::-1]):
-        op = hl.hessian(problem, pattern, "*.attn.v", method="products")
+        op = hl.hessian(problem, pattern, "*.attn.v", method="hvp")
         assert [b.name for b in op.rows] == expected
         assert [b.name for b in op.columns] == ["layer0.attn.v", "layer1.attn.v"]
         assert op.shape == (64, 32)
     V = identity(op)[:, ::7]
-    parts = [hl.hessian(problem, name, "*.attn.v", method="products") @ V for name in expected]
+    parts = [hl.hessian(problem, name, "*.attn.v", method="hvp") @ V for name in expected]
     assert_same(op @ V, torch.cat(parts), "stacked")
 
 
@@ -136,11 +136,11 @@ def test_blocks_that_overlap_are_rows_of_their_own() -> None:
     """A head beside the whole it is part of: the same rows once more."""
     problem = CASES["toy, two layers, by head, square"].problem()
     names = ["layer0.attn.q", "layer0.attn.q.head1"]
-    both, whole = (hl.hessian(problem, n, "layer0.attn.v", method="products") for n in (names, names[0]))
+    both, whole = (hl.hessian(problem, n, "layer0.attn.v", method="hvp") for n in (names, names[0]))
     V = randn(16, 2)
     head = (whole @ V).reshape(4, 4, 2)[:, 2:].reshape(8, 2)
     assert_same(both @ V, torch.cat([whole @ V, head]), "rows")
-    columns = hl.hessian(problem, "layer0.attn.v", names, method="products")
+    columns = hl.hessian(problem, "layer0.attn.v", names, method="hvp")
     assert_same(columns.adjoint() @ V, both @ V, "columns")
 
 
@@ -157,7 +157,7 @@ def test_kept_graphs_change_nothing(kind) -> None:
 
 
 def test_products_work_where_gradients_are_off() -> None:
-    op = hl.hessian(problem_of("toy"), "layer0.attn.q", method="products")
+    op = hl.hessian(problem_of("toy"), "layer0.attn.q", method="hvp")
     with torch.no_grad():
         fresh = type(op)(op.problem, op.rows, op.columns)
         assert_same(fresh @ identity(op), op @ identity(op), "no_grad", 0)
@@ -172,6 +172,6 @@ def test_a_loss_without_curvature_has_no_gauss_newton_part() -> None:
 
 def test_operators_say_what_they_are() -> None:
     problem = problem_of("toy")
-    text = repr(hl.ggn(problem, "layer0.attn.q", "layer0.attn.v", method="products"))
+    text = repr(hl.ggn(problem, "layer0.attn.q", "layer0.attn.v", method="hvp"))
     assert text.startswith("GaussNewtonOperator 16x16: [layer0.attn.q] x [layer0.attn.v], Jacobian products")
     assert "gradients per matvec" in text

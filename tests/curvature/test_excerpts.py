@@ -73,7 +73,7 @@ def test_the_check_runs_on_an_excerpt() -> None:
     problem, seen = _watched(_problem(Worded(torch.tanh), _tokens(3)))
     verify(problem, ["inner.weight"])
     assert set(seen) == {(1, 16)} and len(seen) < 5
-    op = hl.hessian(problem, "inner.weight", method="products")
+    op = hl.hessian(problem, "inner.weight", method="hvp")
     op @ randn(op.shape[1])
     assert seen[-1] == (3, LONG) and set(seen[:-1]) == {(1, 16)}
 
@@ -133,7 +133,7 @@ BRANCHES = {"another word": (_tokens(3, rare=True), LONG), "a long sequence": (_
 def test_steps_of_other_kinds_are_looked_at_where_they_are_taken(name: str, function: type) -> None:
     tokens, longest = BRANCHES[name]
     problem, seen = _watched(_problem(Worded(function.apply, longest), tokens))
-    op = hl.hessian(problem, "inner.weight", method="products")
+    op = hl.hessian(problem, "inner.weight", method="hvp")
     if function is TwiceTanh:
         op @ randn(op.shape[1])
         before = len(seen)
@@ -143,14 +143,14 @@ def test_steps_of_other_kinds_are_looked_at_where_they_are_taken(name: str, func
     with pytest.raises(hl.InputError, match="hides part of its derivative"):
         op @ randn(op.shape[1])
     with pytest.raises(hl.InputError, match="hides part of its derivative"):
-        hl.hessian(problem, "inner.weight", method="products") @ randn(op.shape[1])
+        hl.hessian(problem, "inner.weight", method="hvp") @ randn(op.shape[1])
 
 
 def test_all_batches_are_looked_at() -> None:
     data = [(tokens, tokens.clamp(max=1)) for tokens in (_tokens(2), _tokens(2, rare=True))]
     problem = hl.problem(scrambled(Worded(DetachedTanh.apply).to(DOUBLE)), data, "cross_entropy")
     with pytest.raises(hl.InputError, match="hides part of its derivative"):
-        hl.block_norms(problem, ["inner.weight"], probes=3, method="products")
+        hl.block_norms(problem, ["inner.weight"], probes=3, method="probes")
 
 
 def test_steps_that_only_a_whole_batch_takes_are_looked_at_there() -> None:
@@ -161,7 +161,7 @@ def test_steps_that_only_a_whole_batch_takes_are_looked_at_there() -> None:
 
     for function in (DetachedTanh, TwiceTanh):
         problem, seen = _watched(_problem(Several(function.apply), _tokens(3)))
-        op = hl.hessian(problem, "inner.weight", method="products")
+        op = hl.hessian(problem, "inner.weight", method="hvp")
         if function is TwiceTanh:
             op @ randn(op.shape[1])
             assert seen.count((3, LONG)) > 1
@@ -210,7 +210,7 @@ def _by_graph(problem: Problem, v: Tensor) -> Tensor:
 
 def test_a_single_product_takes_no_tape(large: None, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = _problem(Worded(torch.tanh), _tokens(3), verify=False)
-    op, v = hl.hessian(problem, "inner.weight", method="products"), randn(3 * WIDTH)
+    op, v = hl.hessian(problem, "inner.weight", method="hvp"), randn(3 * WIDTH)
     expected, seen = _by_graph(problem, v), _graph_products(monkeypatch)
     assert_same(op @ v, expected, "the first product", 1e-12)
     assert seen == [(3, LONG)] and op.method == "double backward"
@@ -218,13 +218,13 @@ def test_a_single_product_takes_no_tape(large: None, monkeypatch: pytest.MonkeyP
 
 def test_a_tape_is_there_for_the_first_of_a_few_products(large: None, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = _problem(Worded(torch.tanh), _tokens(3), verify=False)
-    op, v = hl.hessian(problem, "inner.weight", method="products"), randn(3 * WIDTH)
+    op, v = hl.hessian(problem, "inner.weight", method="hvp"), randn(3 * WIDTH)
     op.announce(repeated.TAPE_MIN_HVPS_BY_EXCERPT)
     expected = _by_graph(problem, v)
     seen = _graph_products(monkeypatch)
     assert_same(op @ v, expected, "the first product", 1e-12)
     assert seen == [(1, 16)] and op.method == "tangent passes over a tape"
-    other = hl.hessian(problem, "inner.weight", method="products")
+    other = hl.hessian(problem, "inner.weight", method="hvp")
     assert_same(other @ v, expected, "of another operator", 1e-12)
     assert seen == [(1, 16)]
 
@@ -234,7 +234,7 @@ def test_a_tape_with_steps_of_other_kinds_is_tested_on_its_batch(
     rare: Callable, why: str, large: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     problem = _problem(Worded(rare), _tokens(3, rare=True), verify=False)
-    op, v = hl.hessian(problem, "inner.weight", method="products"), randn(3 * WIDTH)
+    op, v = hl.hessian(problem, "inner.weight", method="hvp"), randn(3 * WIDTH)
     op.announce(3)
     expected = _by_graph(problem, v)
     seen = _graph_products(monkeypatch)
@@ -261,7 +261,7 @@ def test_one_test_serves_fewer_parameters_too(large: None, monkeypatch: pytest.M
     problem = _problem(Worded(torch.tanh), _tokens(3), verify=False)
     seen = _graph_products(monkeypatch)
     for pattern in (["inner.weight", "outer.weight"], "inner.weight", "outer.weight"):
-        op = hl.hessian(problem, pattern, method="products")
+        op = hl.hessian(problem, pattern, method="hvp")
         op.announce(3)
         op @ randn(op.shape[1])
         assert "tape" in op.method
@@ -290,10 +290,10 @@ def test_loops_say_how_many_products_will_follow(name: str, large: None, monkeyp
     monkeypatch.setattr(repeated, "TAPE_MIN_HVPS_DONE", 10**6)
     problem = _problem(Worded(torch.tanh), _tokens(2, length=8), verify=False)
     seen = _graph_products(monkeypatch)
-    op = hl.hessian(problem, "inner.weight", method="products")
+    op = hl.hessian(problem, "inner.weight", method="hvp")
     LOOPS[name](op)
     assert seen == [(1, 8)] and "tape" in op.method
-    silent = hl.hessian(replace(problem), "inner.weight", method="products")
+    silent = hl.hessian(replace(problem), "inner.weight", method="hvp")
     for v in randn(7, op.shape[1]):
         silent @ v
     assert seen[1:] == [(2, 8)] * 7 and "tape" not in silent.method

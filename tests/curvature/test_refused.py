@@ -165,7 +165,7 @@ def test_a_closed_form_under_a_once_differentiable_loss(squared: bool, verify: b
         return found.square() if squared else found
 
     problem = networks.toy_problem(loss=loss, given={"verify": verify})
-    for method in ("auto", "exact", "products"):
+    for method in ("auto", "exact", "hvp"):
         with pytest.raises(hl.InputError, match=r"^loss .*OnceCrossEntropy"):
             _product(hl.hessian(problem, "layer0.attn.q", method=method))
         with pytest.raises(hl.InputError, match=r"^loss .*OnceCrossEntropy"):
@@ -191,7 +191,7 @@ def test_a_closed_form_under_a_loss_that_pytorch_refuses(verify: bool) -> None:
             return nn.functional.scaled_dot_product_attention(*([outputs[:, None]] * 3)).square().sum()
 
     problem = networks.toy_problem(data=networks.tokens(2), loss=loss, given={"verify": verify})
-    for method in ("auto", "exact", "products"):
+    for method in ("auto", "exact", "hvp"):
         with pytest.raises(hl.InputError, match=rf"^loss .*PyTorch says.*{REMEDY}"):
             _product(hl.hessian(problem, "layer0.attn.q", method=method))
 

@@ -39,7 +39,7 @@ def _passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_they_give_the_columns_of_the_matrix(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     problem, blocks = CASES[name].problem(), list(CASES[name].blocks)
     for part, make in (("full", hl.hessian), ("ggn", hl.ggn), ("functional", hl.functional)):
-        op = make(problem, blocks, method="products")
+        op = make(problem, blocks, method="hvp")
         V = randn(op.shape[1], 5, seed=0)
         assert_same(op @ V, getattr(dense_of(name), PARTS[part]) @ V, part, 1e-10)
 
@@ -49,11 +49,11 @@ def test_sampled_norms_are_those_of_single_products(parts: tuple[str, ...], monk
     problem, blocks = CASES["toy"].problem(), list(CASES["toy"].blocks)
     problem = replace(problem, data=list(problem.data)[:1])
     seen = _passes(monkeypatch)
-    together = hl.block_norms(problem, blocks, parts, probes=7, method="products")
+    together = hl.block_norms(problem, blocks, parts, probes=7, method="probes")
     assert max(seen) == 7
     monkeypatch.setattr(repeated, "VECTORS_MULTIPLY_ADDS", 0.0)
     seen.clear()
-    single = hl.block_norms(replace(problem), blocks, parts, probes=7, method="products")
+    single = hl.block_norms(replace(problem), blocks, parts, probes=7, method="probes")
     assert set(seen) == {0}
     for key, norm in single.items():
         assert norm.value == pytest.approx(together[key].value, rel=1e-12, abs=1e-15)
@@ -61,10 +61,10 @@ def test_sampled_norms_are_those_of_single_products(parts: tuple[str, ...], monk
 
 def test_how_many_is_counted_and_so_are_the_digits(monkeypatch: pytest.MonkeyPatch) -> None:
     problem, blocks = CASES["toy"].problem(verify=False), list(CASES["toy"].blocks)
-    found = [hl.frobenius(hl.hessian(replace(problem), blocks, method="products"), probes=9).value for _ in range(2)]
+    found = [hl.frobenius(hl.hessian(replace(problem), blocks, method="hvp"), probes=9).value for _ in range(2)]
     assert found[0] == found[1]
     seen = _passes(monkeypatch)
-    op = hl.hessian(replace(problem), blocks, method="products")
+    op = hl.hessian(replace(problem), blocks, method="hvp")
     op @ randn(op.shape[1], 20, seed=1)
     own = [count for count in seen if count]
     assert own == [16, 4] * len(problem.data)
@@ -117,7 +117,7 @@ def test_what_cannot_be_vectorised_goes_one_by_one(wrong: bool, monkeypatch: pyt
             "of_several",
             lambda *asked: tuple({name: 1.01 * v for name, v in part.items()} for part in several(*asked)),
         )
-    op = hl.hessian(problem, "first.weight", method="products")
+    op = hl.hessian(problem, "first.weight", method="hvp")
     found = op @ torch.eye(9, dtype=DOUBLE)
     at = Linearisation(problem, problem.data[0], ["first.weight"])
     columns = [at.hessian({"first.weight": e.reshape(3, 3)}, ["first.weight"]) for e in torch.eye(9, dtype=DOUBLE)]

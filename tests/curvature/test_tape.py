@@ -103,7 +103,7 @@ def test_operators_go_on_with_a_tape(name: str, eager: None) -> None:
     problem = CASES[name].problem()
     names = list(CASES[name].blocks)
     for part, make in (("full", hl.hessian), ("ggn", hl.ggn), ("functional", hl.functional)):
-        op = make(problem, names, method="products")
+        op = make(problem, names, method="hvp")
         V = randn(op.shape[1], 3, seed=0)
         assert "tape" not in op.method and "tape" not in op.why
         assert_same(op @ V, getattr(dense_of(name), PARTS[part]) @ V, part, 1e-10)
@@ -128,23 +128,23 @@ def test_products_that_are_announced_take_one_of_one_sequence_from_the_graph(
     sequences = [len(Linearisation(problem, batch, []).outputs) for batch in problem.data]
     assert min(sequences) > 1
     monkeypatch.setattr(Linearisation, "hessian", watched)
-    op = hl.hessian(problem, list(CASES["toy"].blocks), method="products")
+    op = hl.hessian(problem, list(CASES["toy"].blocks), method="hvp")
     V = randn(op.shape[1], 3, seed=0)
     assert_same(op @ V, getattr(dense_of("toy"), PARTS["full"]) @ V, "announced", 1e-10)
     assert seen == [1]
-    few = hl.hessian(CASES["toy"].problem(verify=False), list(CASES["toy"].blocks), method="products")
+    few = hl.hessian(CASES["toy"].problem(verify=False), list(CASES["toy"].blocks), method="hvp")
     few @ V[:, :2]
     assert seen[1] == sequences[0]
 
 
 def test_norms_say_which_way_their_probes_went(eager: None) -> None:
     problem = CASES["GPT-2"].problem(verify=False)
-    norms = hl.block_norms(problem, ["layer0.attn.q", "layer1.mlp.in"], probes=6, method="products")
+    norms = hl.block_norms(problem, ["layer0.attn.q", "layer1.mlp.in"], probes=6, method="probes")
     by_tape = {key: norm.value for key, norm in norms.items()}
     assert all("tape" in norms.why[name] for name in ("layer0.attn.q", "layer1.mlp.in"))
     repeated.TAPE_MIN_MULTIPLY_ADDS = float("inf")
     small = hl.block_norms(
-        CASES["GPT-2"].problem(verify=False), ["layer0.attn.q", "layer1.mlp.in"], probes=6, method="products"
+        CASES["GPT-2"].problem(verify=False), ["layer0.attn.q", "layer1.mlp.in"], probes=6, method="probes"
     )
     assert "since its tensors are small" in small.why["layer0.attn.q"]
     assert {key: norm.value for key, norm in small.items()} == pytest.approx(by_tape, rel=1e-10)
@@ -152,7 +152,7 @@ def test_norms_say_which_way_their_probes_went(eager: None) -> None:
 
 def test_tapes_of_many_batches_stay_within_their_bytes(eager: None, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = CASES["MLP, bce, summed"].problem()
-    op = hl.hessian(problem, "0.weight", method="products")
+    op = hl.hessian(problem, "0.weight", method="hvp")
     first = op @ torch.eye(op.shape[1], dtype=DOUBLE)
     assert [at.taped is not None for at in op._kept.values()] == [True, True]
     monkeypatch.setattr("hessianlens.curvature.operators._TAPES_BYTES", 1)
@@ -205,7 +205,7 @@ def test_what_does_not_fit_stays_with_the_graph(name: str, eager: None) -> None:
     make, why = REFUSED[name]
     torch.manual_seed(0)
     problem = hl.problem(make().to(DOUBLE), (randn(4, 3), randn(4, 2)), "square", verify=False)
-    op = hl.hessian(problem, "first.weight", method="products")
+    op = hl.hessian(problem, "first.weight", method="hvp")
     found = op @ torch.eye(9, dtype=DOUBLE)
     assert why in op.why and op.method == "double backward"
     for k in range(9):
@@ -226,7 +226,7 @@ def test_where_one_sequence_says_nothing_the_batch_is_asked(function: Callable, 
     torch.manual_seed(0)
     x = randn(4, 3) * torch.arange(4.0, dtype=DOUBLE)[:, None]
     problem = hl.problem(Layered(function).to(DOUBLE), (x, randn(4, 2)), "square", verify=False)
-    op = hl.hessian(problem, "first.weight", method="products")
+    op = hl.hessian(problem, "first.weight", method="hvp")
     found = op @ torch.eye(9, dtype=DOUBLE)
     assert why in op.why
     at = Linearisation(problem, problem.data[0], ["first.weight"])
@@ -267,7 +267,7 @@ def test_a_wrong_derivative_is_found_out(
     monkeypatch.setattr(repeated, "TAPE_MIN_HVPS_EXPECTED", 1 if announced else 10)
     problem = CASES["GPT-2"].problem(verify=False)
     block = problem.blocks["layer0.attn.k"]
-    op = hl.hessian(problem, block.name, method="products")
+    op = hl.hessian(problem, block.name, method="hvp")
     V = randn(op.shape[1], 3, seed=0)
     graphs = [Linearisation(problem, batch, [block.parameter]) for batch in problem.data]
     tangents = ({block.parameter: block.embed(v.reshape(block.shape), problem.params[block.parameter])} for v in V.T)
@@ -398,6 +398,6 @@ def test_nothing_below_a_block_is_on_the_tape() -> None:
 
 def test_a_small_model_keeps_its_graph() -> None:
     problem = CASES["GPT-2"].problem()
-    op = hl.hessian(problem, "layer0.attn.k", method="products")
+    op = hl.hessian(problem, "layer0.attn.k", method="hvp")
     op @ torch.eye(op.shape[1], dtype=DOUBLE)[:, :4]
     assert op.method == "double backward" and "since its tensors are small" in op.why

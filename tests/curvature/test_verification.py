@@ -130,7 +130,7 @@ LOSSES: dict[str, Callable[[Tensor, object], Tensor]] = {
 def test_no_loss_is_accused(name: str) -> None:
     problem = networks.toy_problem(data=networks.tokens(2), loss=LOSSES[name])
     _verify_all(problem)
-    hl.block_norms(problem, ["layer0.attn.q", "layer0.mlp.in"], probes=2, method="products")
+    hl.block_norms(problem, ["layer0.attn.q", "layer0.mlp.in"], probes=2, method="probes")
 
 
 def test_the_row_that_stands_for_padding_is_not_accused() -> None:
@@ -317,7 +317,7 @@ class Counted:
 
     def product(self, rows: str, cols: str | None = None) -> None:
         before = len(self.sizes)
-        op = hl.hessian(self.problem, rows, cols, method="products")
+        op = hl.hessian(self.problem, rows, cols, method="hvp")
         assert len(self.sizes) == before
         op @ randn(op.shape[1])
 
@@ -348,9 +348,9 @@ def test_the_check_can_be_turned_off() -> None:
 
 def test_norms_of_blocks_are_checked_once() -> None:
     counted = Counted()
-    hl.block_norms(counted.problem, ["layer0.mlp.in", "unembed"], probes=2, method="products")
+    hl.block_norms(counted.problem, ["layer0.mlp.in", "unembed"], probes=2, method="probes")
     first = _ran(counted)
-    hl.block_norms(counted.problem, ["layer0.mlp.in"], probes=2, method="products")
+    hl.block_norms(counted.problem, ["layer0.mlp.in"], probes=2, method="probes")
     assert first.count(1) > _ran(counted).count(1)
 
 

@@ -115,7 +115,7 @@ def products_agree(problem: Problem, one: Problem, names: Sequence[str]) -> None
     agree(problem.total_loss(), one.total_loss())
     for make in (hl.hessian, hl.ggn, hl.functional):
         for name in names:
-            op, expected = (make(p, name, method="products") for p in (problem, one))
+            op, expected = (make(p, name, method="hvp") for p in (problem, one))
             agree(op @ vector(op.shape[1]), expected @ vector(op.shape[1]))
 
 
@@ -211,10 +211,10 @@ def numbers(op: Any) -> dict[str, Any]:
 def estimates_are_those_of_one_process(place: Place) -> None:
     shared, alone = both(place.pair, place.rank)
     name = "layer0.attn.q"
-    found = numbers(hl.hessian(shared, name, method="products"))
+    found = numbers(hl.hessian(shared, name, method="hvp"))
     same_everywhere(found, place.pair)
     if place.rank == 0:
-        expected = numbers(hl.hessian(alone, name, method="products"))
+        expected = numbers(hl.hessian(alone, name, method="hvp"))
         for key, value in expected.items():
             if isinstance(value, str):
                 assert found[key] == value
@@ -299,11 +299,11 @@ def memory_that_differs_is_decided_alike(place: Place) -> None:
 def tapes_are_a_matter_of_each_process(place: Place) -> None:
     shared, alone = both(place.pair, place.rank)
     with patch("hessianlens.curvature.repeated.TAPE_MIN_MULTIPLY_ADDS", 1e30 * place.rank):
-        op = hl.hessian(shared, "layer0.attn.q", method="products")
+        op = hl.hessian(shared, "layer0.attn.q", method="hvp")
         op.announce(10)
         found = [op @ vector(op.shape[1], seed) for seed in range(4)]
     assert ("tape, which" in op.why) == (place.rank == 0)
-    expected = hl.hessian(alone, "layer0.attn.q", method="products")
+    expected = hl.hessian(alone, "layer0.attn.q", method="hvp")
     agree(found[-1], expected @ vector(op.shape[1], 3))
 
 
@@ -356,7 +356,7 @@ def what_one_process_fails_with_all_raise(place: Place) -> None:
         hl.problem(text_model(), share(text_data(), place.rank, 2), loss, process_group=place.world)
     broken, usual = False, place.rank == 1
     shared = hl.problem(text_model(), share(text_data(), place.rank, 2), loss, process_group=place.world)
-    op = hl.hessian(shared, "1.weight", method="products")
+    op = hl.hessian(shared, "1.weight", method="hvp")
     op @ vector(op.shape[1])
     op._kept.clear()
     broken = usual
@@ -369,7 +369,7 @@ def what_one_process_fails_with_all_raise(place: Place) -> None:
 @paired
 def processes_that_ask_for_different_things_say_so(place: Place) -> None:
     shared, _ = both(place.pair, place.rank)
-    q, v = (hl.hessian(shared, f"layer0.attn.{name}", method="products") for name in "qv")
+    q, v = (hl.hessian(shared, f"layer0.attn.{name}", method="hvp") for name in "qv")
     q @ vector(16), v @ vector(16)
     with refusal("rank 1: HessianOperator of [['layer0.attn.v']", RankError):
         (v if place.rank else q) @ vector(16)
@@ -414,7 +414,7 @@ def a_process_that_does_not_come_is_named(place: Place) -> None:
 @case
 def a_process_that_ends_is_named(place: Place) -> None:
     shared, _ = both(place.world, place.rank)
-    op = hl.hessian(shared, "layer0.attn.q", method="products")
+    op = hl.hessian(shared, "layer0.attn.q", method="hvp")
     op @ vector(op.shape[1])
     if place.rank == 2:
         os.kill(os.getpid(), signal.SIGKILL)

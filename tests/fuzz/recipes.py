@@ -264,7 +264,7 @@ def _operators() -> Iterator[Recipe]:
 
 
 def _networks() -> Iterator[Recipe]:
-    blocks = _given(problem=problem, rows="layer0.attn.q", cols="layer0.mlp.in", method="products")
+    blocks = _given(problem=problem, rows="layer0.attn.q", cols="layer0.mlp.in", method="hvp")
     for name in ("hessian", "ggn", "functional"):
         yield Recipe(name, lambda name=name: getattr(hl, name), blocks)
     chosen = {"problem": mlp_problem, **_given(blocks="0.*", probes=2, seed=0)}

@@ -47,7 +47,7 @@ def _made(make: Callable[[], nn.Module], data: Callable[[], Any], loss: Any, **o
     return situation
 
 
-def _product(block: str, part: Callable[..., Any] = hl.hessian, method: str = "products") -> Any:
+def _product(block: str, part: Callable[..., Any] = hl.hessian, method: str = "hvp") -> Any:
     def ask(problem: Any) -> list[float]:
         op = part(problem, block, method=method)
         return list((op @ randn(op.shape[1])).tolist())
@@ -64,7 +64,7 @@ def _norms(blocks: str, **options: Any) -> Any:
 
 
 def _trace(problem: Any) -> list[float]:
-    return [hl.trace(hl.hessian(problem, "layer0.attn.q", method="products"), probes=2).value]
+    return [hl.trace(hl.hessian(problem, "layer0.attn.q", method="hvp"), probes=2).value]
 
 
 def _dense(problem: Any) -> list[float]:
@@ -76,7 +76,7 @@ def _measure(problem: Any) -> None:
 
 
 def _refused(problem: Any) -> None:
-    op = hl.hessian(problem, "layers.0.input.weight", method="products")
+    op = hl.hessian(problem, "layers.0.input.weight", method="hvp")
     with contextlib.suppress(hl.InputError):
         op @ randn(op.shape[1])
         raise AssertionError("this was not refused")

@@ -116,13 +116,13 @@ def blocks(name: str) -> Record:
         found[label] = {
             "auto": _three_parts(problem, rows, columns, "auto", more),
             "exact": _three_parts(problem, rows, columns, "exact", "product"),
-            "products": _three_parts(problem, rows, columns, "products", more if number == 0 else "product"),
+            "products": _three_parts(problem, rows, columns, "hvp", more if number == 0 else "product"),
         }
     return found
 
 
 def _three_parts(problem: Any, rows: Any, columns: Any, method: str, wanted: str) -> Record:
-    """The parts of a matrix; of one that has no closed form only a product, unless products were asked for."""
+    """The parts of a matrix; of one that has no closed form only a product, unless HVPs were asked for."""
     found: Record = {}
     for part, make in PARTS.items():
         try:
@@ -130,7 +130,7 @@ def _three_parts(problem: Any, rows: Any, columns: Any, method: str, wanted: str
         except hl.InputError as error:
             return {"refused": reason(str(error))}
         some = wanted if part == "full" else "product norm" if "norm" in wanted else "product"
-        found[part] = operator(op, some if op.exact or method == "products" else "product")
+        found[part] = operator(op, some if op.exact or method == "hvp" else "product")
         found["exact"], found["reason"] = op.exact, reason(op.why)
     return found
 
@@ -157,12 +157,14 @@ def _exact_norms(problem: Any, asked: list[str]) -> Record:
 def pair_norms(name: str) -> Record:
     golden, problem = MODELS[name], problem_of(name)
     found: Record = {}
-    for method, given in {"auto": {}, "products": {"probes": 3, "seed": 2}}.items():
+    for method, given in {"auto": {}, "hvp": {"probes": 3, "seed": 2}}.items():
         for part in PARTS:
             table = hl.block_pair_norms(problem, list(golden.blocks[:4]), part, method=method, **given)
             low, high = table.intervals()
             ends = {"values": table.values(), "low": low, "high": high}
-            found.setdefault(method, {})[part] = {name: _upper_half(table) for name, table in ends.items()}
+            found.setdefault("products" if method == "hvp" else method, {})[part] = {
+                name: _upper_half(table) for name, table in ends.items()
+            }
     return found
 
 
@@ -175,7 +177,7 @@ def spectrum(name: str) -> Record:
     """Traces, diagonals, eigenvalues, densities and scores of blocks, exact and sampled."""
     golden, problem = MODELS[name], problem_of(name)
     found: Record = {}
-    first, second = (hl.hessian(problem, block, method="products") for block in golden.blocks[:2])
+    first, second = (hl.hessian(problem, block, method="hvp") for block in golden.blocks[:2])
     exact = hl.hessian(problem, golden.blocks[0])
     drawn = {"probes": 4, "seed": 3}
     found["trace"] = {way: estimate(hl.trace(first, method=way, **drawn)) for way in ("hutchinson", "hutch++")}

@@ -96,7 +96,7 @@ def test_products_are_those_of_autograd(name: str) -> None:
     V = {b.name: randn(3, *b.shape, seed=k) for k, b in enumerate(blocks)}
     found = chain.products([(b, V[b.name]) for b in blocks])
     expected = {
-        (name, part): (make(problem, name, method="products") @ v.flatten(1).T).T.reshape(v.shape)
+        (name, part): (make(problem, name, method="hvp") @ v.flatten(1).T).T.reshape(v.shape)
         for name, v in V.items()
         for part, make in PARTS.items()
     }
@@ -136,7 +136,7 @@ def test_norms_are_the_same_estimates(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = relu_problem(3, d_model=6)
     names = ["layer*.attn.[qkvo]", "layer*.attn.v.bias", "layer1.mlp.in"]
     fast = hl.block_norms(problem, names, probes=7, seed=5)
-    slow = hl.block_norms(problem, names, probes=7, seed=5, method="products")
+    slow = hl.block_norms(problem, names, probes=7, seed=5, method="probes")
     for (name, part), estimate in fast.items():
         if name.startswith("layer2.attn"):
             assert estimate.method == "exact"
@@ -188,7 +188,7 @@ def test_models_that_form_no_chain(name: str, monkeypatch: pytest.MonkeyPatch) -
     problem = hl.problem(model, pairs(2), "cross_entropy")
     assert find_chain(model, problem.data[0]) is None
     norms = hl.block_norms(problem, ["layer0.attn.v", "layer1.attn.v"], ("full",), probes=3, seed=2)
-    slow = hl.block_norms(problem, ["layer0.attn.v", "layer1.attn.v"], ("full",), probes=3, seed=2, method="products")
+    slow = hl.block_norms(problem, ["layer0.attn.v", "layer1.attn.v"], ("full",), probes=3, seed=2, method="probes")
     assert dict(norms) == dict(slow)
 
 
@@ -231,7 +231,7 @@ def autograd_products(problem: Problem) -> tuple[list, dict[tuple[str, str], Ten
     """Vectors of the lowest layer, and both parts of their products in float64."""
     vectors = [(problem.blocks[name], randn(2, *problem.blocks[name].shape, seed=1)) for name in BELOW]
     expected = {
-        (block.name, part): (PARTS[part](problem, block.name, method="products") @ v.flatten(1).T).T.reshape(v.shape)
+        (block.name, part): (PARTS[part](problem, block.name, method="hvp") @ v.flatten(1).T).T.reshape(v.shape)
         for block, v in vectors
         for part in ("ggn", "functional")
     }
@@ -282,7 +282,7 @@ def test_float32_all_through_is_told_from_float32_tangents() -> None:
 
 def test_norms_by_float32_tangents() -> None:
     problem = published(3.0, 3)
-    expected = hl.block_norms(problem, "layer*.attn.[qv]", probes=4, method="products")
+    expected = hl.block_norms(problem, "layer*.attn.[qv]", probes=4, method="probes")
     with chain_registered(torch.float32):
         found = hl.block_norms(problem, "layer*.attn.[qv]", probes=4)
     for key in found:

@@ -45,7 +45,7 @@ def test_probes_instead_of_a_budget() -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interruption_is_a_result(number: int) -> None:
     before = signal.getsignal(signal.SIGTERM)
-    measured = hl.measure(problem(), ["embed", "layer0.mlp.*"], method="products", progress=Interrupting(3, number))
+    measured = hl.measure(problem(), ["embed", "layer0.mlp.*"], method="probes", progress=Interrupting(3, number))
     assert measured.interrupted and measured.products == 3 and len(measured.left_out) > 0
     assert "interrupted" in measured.summary and f"left out: {measured.left_out[0]}" in measured.summary
     assert signal.getsignal(signal.SIGTERM) is before

@@ -51,7 +51,7 @@ def test_heads_of_interleaved_projections_stand_for_them_too() -> None:
     heads = [f"layer0.attn.k.head{h}" for h in range(2)]
     assert [b.name for b in opened.blocks] == ["layer0.attn.q", *heads, *(f"{head}.bias" for head in heads)]
     found = hl.block_norms(opened.problem, [block.name for block in opened.blocks], probes=100)
-    H = hl.hessian(opened.problem, "layer0.attn.k", method="products")
+    H = hl.hessian(opened.problem, "layer0.attn.k", method="hvp")
     whole = H @ torch.eye(H.shape[0], dtype=H.dtype)
     for head, rows_of in zip(heads, whole.chunk(2), strict=True):
         part = rows_of.chunk(2, 1)[heads.index(head)]

@@ -77,11 +77,11 @@ def test_everything_that_can_be_asked(name: str) -> None:
     problem = hl.problem(model, data(), loss)
     problem.total_loss()
     for part in (hl.hessian, hl.ggn, hl.functional):
-        for method in ("auto", "products"):
+        for method in ("auto", "hvp"):
             op = part(problem, block, method=method)
             op @ randn(op.shape[1])
             op.adjoint() @ randn(op.shape[0], 2)
-    hl.block_norms(problem, block, probes=2, method="products")
+    hl.block_norms(problem, block, probes=2, method="probes")
     hl.block_norms(problem, "*.attn.[qv]", probes=2)
     assert_untouched(model, before)
 
@@ -118,7 +118,7 @@ def test_a_loss_that_fails(name: str, call: int) -> None:
     with pytest.raises(hl.InputError, match=r"the given function failed: in the loss; it was given outputs") as failure:
         problem = hl.problem(model, data(), loss)
         problem.total_loss()
-        op = hl.hessian(problem, block, method="products")
+        op = hl.hessian(problem, block, method="hvp")
         op @ randn(op.shape[1])
         hl.hessian(problem, block, method="exact").to_dense()
     assert isinstance(failure.value.__cause__, ZeroDivisionError)
@@ -145,7 +145,7 @@ def test_a_model_that_fails(part) -> None:
     before = state(model)
     problem = hl.problem(model, pairs(2), "cross_entropy")
     model.broken = True
-    op = part(problem, "layer1.attn.q", method="products")
+    op = part(problem, "layer1.attn.q", method="hvp")
     for attempt in (lambda: op @ randn(16), problem.total_loss, lambda: hl.block_norms(problem, "layer1.attn.q")):
         with pytest.raises(hl.InputError, match="Fragile could not be run on the data: in the model") as failure:
             attempt()
@@ -189,12 +189,12 @@ def test_a_cache_is_put_back_as_it_was(cached: bool) -> None:
 def test_a_fused_implementation_gives_way_to_the_eager_one() -> None:
     """flex_attention stands for every implementation of its own that a Hugging Face model may be set to."""
     model, batch = hugging_face.masked_bert(), hugging_face.padded(2)
-    plain = hl.hessian(hl.problem(model, batch), "layer0.attn.q", method="products") @ randn(16)
+    plain = hl.hessian(hl.problem(model, batch), "layer0.attn.q", method="hvp") @ randn(16)
     model.set_attn_implementation("flex_attention")
     before = state(model)
     problem = hl.problem(model, batch)
     assert any("flex_attention has no second derivative: eager attention is used" in note for note in problem.notes)
-    fused = hl.hessian(problem, "layer0.attn.q", method="products") @ randn(16)
+    fused = hl.hessian(problem, "layer0.attn.q", method="hvp") @ randn(16)
     assert torch.allclose(fused, plain, rtol=1e-9)
     assert_untouched(model, before)
     assert model.config._attn_implementation == "flex_attention"

@@ -77,8 +77,8 @@ def test_a_batch_without_a_single_target_counts_for_nothing() -> None:
     both, alone = (hl.problem(model, data, "cross_entropy") for data in ([one, silent], [one]))
     assert both.reduction == alone.reduction
     assert_same(both.total_loss(), alone.total_loss())
-    q = hl.hessian(both, "layer0.attn.q", method="products")
-    assert_same(q @ randn(16), hl.hessian(alone, "layer0.attn.q", method="products") @ randn(16))
+    q = hl.hessian(both, "layer0.attn.q", method="hvp")
+    assert_same(q @ randn(16), hl.hessian(alone, "layer0.attn.q", method="hvp") @ randn(16))
 
 
 # --- a user's function -----------------------------------------------------------------------------------------------

@@ -93,7 +93,7 @@ def test_products_equal_dense_derivatives_in_float64(name: str, attention: str) 
     problem = hl.problem(model, BATCH, "cross_entropy")
     assert NOTE in problem.notes
     for part, make_operator in {"full": hl.hessian, "ggn": hl.ggn, "functional": hl.functional}.items():
-        op = make_operator(problem, list(places), method="products")
+        op = make_operator(problem, list(places), method="hvp")
         assert_same(op @ torch.eye(op.shape[1], dtype=DOUBLE), getattr(dense(name), PARTS[part]), part, 1e-9)
 
 
@@ -289,7 +289,7 @@ def test_weights_in_half_precision_are_computed_with_in_single(kind: torch.dtype
     note = f"weights are {name}: derivatives are computed in float32 of the rounded weights"
     assert problem.dtype == torch.float32 and note in problem.notes and note not in wide.notes
     assert next(model.parameters()).dtype == kind
-    for method in ("products", "auto"):
+    for method in ("hvp", "auto"):
         blocks = ["layer0.attn.q"]
         op, expected = (hl.hessian(p, blocks, method=method) for p in (problem, wide))
         eye = torch.eye(op.shape[1])
@@ -306,7 +306,7 @@ def test_a_hugging_face_model_in_half_precision() -> None:
     wide = hl.problem(copy.deepcopy(model).float(), BATCH, "cross_entropy")
     assert any(note.startswith("weights are bfloat16: derivatives are computed in float32") for note in problem.notes)
     assert problem.forward(problem.params, problem.data[0]).dtype == torch.float32
-    found, expected = (hl.hessian(p, "layer0.attn.k", method="products") for p in (problem, wide))
+    found, expected = (hl.hessian(p, "layer0.attn.k", method="hvp") for p in (problem, wide))
     eye = torch.eye(found.shape[1])
     assert_same(found @ eye, expected @ eye, "hessian", 1e-6)
 

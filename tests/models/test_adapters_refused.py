@@ -137,7 +137,7 @@ def test_a_later_batch_is_explained_too() -> None:
         hl.problem(hugging_face.gpt2(), data)
     problem = hl.problem(hugging_face.gpt2(), data, check=False)
     with pytest.raises(hl.InputError, match=r"data: got the ids 3 \.\. 7 in input_ids") as failure:
-        hl.hessian(problem, "layer0.attn.q", method="products") @ randn(16)
+        hl.hessian(problem, "layer0.attn.q", method="hvp") @ randn(16)
     assert failure.value.__suppress_context__ or isinstance(failure.value.__context__, IndexError)
 
 

@@ -196,7 +196,7 @@ def test_numbers_are_those_of_the_dense_hessian() -> None:
     record = monitor.measure(3, optimizer=optimizer, loss=torch.tensor(2.5))
     problem = monitor.problem
     for name, pattern in (("model", "*"), ("layer0.attn.q", "layer0.attn.q"), ("layer0.attn.v", "layer0.attn.v")):
-        H = hl.hessian(problem, pattern, method="products").to_dense()
+        H = hl.hessian(problem, pattern, method="hvp").to_dense()
         values, readings = torch.linalg.eigvalsh(H), record.numbers[name]
         assert readings["top"].value == pytest.approx(float(values[-1]), rel=1e-4)
         rounding = 1e-9 * float(H.norm())

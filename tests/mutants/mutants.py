@@ -485,7 +485,7 @@ MUTANTS = (
     Mutant(
         "a closed form that was asked for and refused becomes products",
         "contract",
-        "raise InputError(f\"method: got 'exact', but {choices}; expected 'auto' or 'products'.\")",
+        "raise InputError(f\"method: got 'exact', but {choices}; expected 'auto' or 'hvp'.\")",
         "return hvps",
     ),
     # --- models ------------------------------------------------------------------------------------------------------

@@ -73,7 +73,7 @@ def main(name: str) -> None:
     made = forecast(problem, problem.select(patterns), probes=2)
     ctypes.CDLL(None).malloc_trim(0)  # what was freed is not held
     held = status("VmRSS")
-    hl.block_norms(problem, patterns, probes=2, method="products")
+    hl.block_norms(problem, patterns, probes=2, method="probes")
     print(json.dumps({"forecast": made.peak_bytes, "extra": made.total_bytes, "held": held, "peak": status("VmHWM")}))
 
 

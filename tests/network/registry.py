@@ -48,7 +48,7 @@ def products_of(name: str, part: str) -> dict[tuple[str, str], Tensor]:
     """Every block by exact products, the other witness."""
     problem = problem_of(name)
     blocks = [block.name for block in problem.select(NETWORKS[name].blocks)]
-    op = {"full": hl.hessian, "ggn": hl.ggn, "functional": hl.functional}[part](problem, blocks, method="products")
+    op = {"full": hl.hessian, "ggn": hl.ggn, "functional": hl.functional}[part](problem, blocks, method="hvp")
     sizes = op._out_shape_flat
     rows = (op @ torch.eye(op.shape[1], dtype=op.dtype)).split(sizes)
     return {

@@ -168,7 +168,7 @@ def test_what_was_met_on_the_way_is_carried_once(monkeypatch: pytest.MonkeyPatch
     norms = hl.block_norms(problem, ["layer1.attn.*", "layer1.norm2", "layer1.mlp.*", "norm_final"], method="exact")
     assert passages == [1]
     for (block, part), norm in norms.items():
-        op = {"full": hl.hessian, "ggn": hl.ggn, "functional": hl.functional}[part](problem, block, method="products")
+        op = {"full": hl.hessian, "ggn": hl.ggn, "functional": hl.functional}[part](problem, block, method="hvp")
         assert norm.exact and norm.value == pytest.approx(float(op.to_dense().norm()), rel=1e-9, abs=1e-12)
 
 

@@ -65,7 +65,7 @@ def test_a_key_bias_is_zero_only_where_nothing_depends_on_it(name: str) -> None:
     problem = KEY_BIASES[name]()
     block = [found for found in problem.blocks if found.endswith("attn.k.bias")][-1]
     op = hl.hessian(problem, block, method="exact")
-    products = hl.hessian(problem, block, method="products") @ torch.eye(op.shape[1], dtype=torch.float64)
+    products = hl.hessian(problem, block, method="hvp") @ torch.eye(op.shape[1], dtype=torch.float64)
     assert float(op.frobenius_norm()) == pytest.approx(float(products.norm()), rel=1e-9, abs=1e-12)
     assert (float(op.frobenius_norm()) == 0) == (name == "softmax")
     assert "was not used" not in op.why
@@ -77,7 +77,7 @@ def test_every_route_is_certified_and_right(name: str) -> None:
     problem = toy()
     planner = planner_of(problem)
     block = problem.blocks[name]
-    dense = hl.hessian(problem, name, method="products").to_dense()
+    dense = hl.hessian(problem, name, method="hvp").to_dense()
     for norms_only in (False, True):
         choice = planner.choose(Question(block, block, norms_only=norms_only))
         assert isinstance(choice, Choice), choice
@@ -106,7 +106,7 @@ def test_routes_are_all_reached() -> None:
 def test_a_wrong_product_is_refused_with_its_size() -> None:
     problem = toy()
     block = problem.blocks["layer1.attn.q"]
-    product = (hl.hessian(problem, block.name, method="products")) @ probe_vectors(block, problem)[..., 0].reshape(-1)
+    product = (hl.hessian(problem, block.name, method="hvp")) @ probe_vectors(block, problem)[..., 0].reshape(-1)
     right = product.reshape(block.shape)
     certificate = Certificate(problem)
     assert certificate.compare(block, block, {"full": right}) is None
@@ -130,7 +130,7 @@ def test_a_route_that_disagrees_is_replaced_by_the_next(monkeypatch: pytest.Monk
     operator = LastAttentionRoute.operator
     monkeypatch.setattr(LastAttentionRoute, "operator", lambda self, *given: 1.01 * operator(self, *given))
     problem, name = toy(), "layer1.attn.v"
-    dense = hl.hessian(problem, name, method="products").to_dense()
+    dense = hl.hessian(problem, name, method="hvp").to_dense()
     found = hl.hessian(problem, name)
     assert_same(found.to_dense(), dense, name, 1e-9)
     assert found.exact and "it enters through a linear map" in found.why
@@ -145,7 +145,7 @@ def test_where_no_route_agrees_hvps_answer(monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(route, "operator", lambda self, *given, plain=plain: 1.01 * plain(self, *given))
     problem, name = toy(), "layer1.attn.v"
     operator = hl.hessian(problem, name)
-    dense = hl.hessian(problem, name, method="products").to_dense()
+    dense = hl.hessian(problem, name, method="hvp").to_dense()
     assert_same(operator.trace(), dense.trace(), "trace", 1e-9)
     assert not operator.exact and "was not used" in operator.why
     assert_same(operator.adjoint().to_dense(), dense.T, "adjoint", 1e-9)

@@ -31,7 +31,7 @@ Q, V, MLP = "layer0.attn.q", "layer0.attn.v", "layer0.mlp.in"
 
 
 def block(
-    part: str, rows: str | list[str], cols: str | list[str] | None = None, method: str = "products", case: str = TOY
+    part: str, rows: str | list[str], cols: str | list[str] | None = None, method: str = "hvp", case: str = TOY
 ) -> Made:
     """A block of a model, with its dense matrix by autograd."""
     op = MAKE[part](problem_of(case), rows, cols, method=method)
@@ -353,7 +353,7 @@ def test_it_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     toy = problem_of(TOY)
     assert hl.hessian(toy, Q).why.startswith("what lies behind layer0.attn, the last attention layer, acts")
     assert (2 * hl.ggn(toy, Q, V)).why == hl.ggn(toy, Q, V).adjoint().why == hl.hessian(toy, Q).why
-    assert hl.hessian(toy, Q, method="products").why == "method='products' was asked for"
+    assert hl.hessian(toy, Q, method="hvp").why == "method='hvp' was asked for"
     alone = "it enters through a linear map, and the loss couples no two positions of what it puts out; "
     assert hl.hessian(toy, MLP).why == hl.hessian(toy, MLP).adjoint().why == f"{alone}3 HVPs"
     assert hl.hessian(toy, Q, MLP).why == f"{alone}4 HVPs"
@@ -373,7 +373,7 @@ def test_it_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_sum_says_why_it_goes_through_products() -> None:
     exact, free = block("full", Q, method="exact")[0], block("ggn", Q)[0]
-    assert (exact - free).why == "1 of 2 summands go through matvecs: method='products' was asked for"
+    assert (exact - free).why == "1 of 2 summands go through matvecs: method='hvp' was asked for"
     assert made("a sum of unlike closed forms")[0].why == "every summand is in closed form"
     assert (exact - free).method == "closed form and Jacobian products"
     theirs = made("a sum with one of curvlinops'")[0] - made("a sum with one of curvlinops'")[0]

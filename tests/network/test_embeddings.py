@@ -57,7 +57,7 @@ def problem_of(look_up: str, length: int = 4, batches: tuple[int, ...] = (3, 2),
 
 def agree(problem: Problem, row: str, column: str) -> None:
     for part, make in MAKERS.items():
-        found, products = (make(problem, row, column, method=method) for method in ("exact", "products"))
+        found, products = (make(problem, row, column, method=method) for method in ("exact", "hvp"))
         expected = products @ torch.eye(found.shape[1], dtype=torch.float64)
         assert_same(found.to_dense(), expected, f"{part} {row} x {column}", 1e-9)
         assert abs(found.frobenius_norm() - expected.norm()) <= 1e-9 * expected.norm()

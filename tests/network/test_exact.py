@@ -102,7 +102,7 @@ def test_it_is_taken_at_the_weights_of_the_problem() -> None:
     problem = hl.problem(model, batch, "cross_entropy").to(torch.float64)
     kept = {name: tensor.clone() for name, tensor in problem.params.items()}
     frozen = replace(problem, params=kept)
-    before = hl.hessian(frozen, "layer0.attn.q", method="products") @ torch.eye(16, dtype=torch.float64)
+    before = hl.hessian(frozen, "layer0.attn.q", method="hvp") @ torch.eye(16, dtype=torch.float64)
     networks.scrambled(model, seed=9)
     assert_same(hl.hessian(frozen, "layer0.attn.q", method="exact").to_dense(), before, "frozen", 1e-9)
 

@@ -189,7 +189,7 @@ def test_what_the_closed_form_of_attention_does_not_know_is_met_at_its_linear_ma
         last = [block for block in problem.blocks if block.endswith(f".attn.{role}")]
         for block in last[-1:]:
             for make in (hl.hessian, hl.ggn, hl.functional):
-                op, products = make(problem, block, method="exact"), make(problem, block, method="products")
+                op, products = make(problem, block, method="exact"), make(problem, block, method="hvp")
                 assert isinstance(op, StructuredOperator) and isinstance(products, BlockPairOperator)
                 V = randn(op.shape[1], 3)
                 assert_same(op @ V, products @ V, name, 1e-9)
@@ -233,7 +233,7 @@ def test_variants_of_the_scores_and_heads_are_known(make: Callable[[], nn.Module
     for block in blocks:
         if block.name.endswith("k.bias"):  # zero under softmax
             continue
-        products = hl.hessian(problem, block.name, method="products")
+        products = hl.hessian(problem, block.name, method="hvp")
         V = randn(products.shape[1], 3)
         assert_same(found.operator("full", block, block) @ V, products @ V, block.name, 1e-9)
 
@@ -242,14 +242,14 @@ def test_variants_of_the_scores_and_heads_are_known(make: Callable[[], nn.Module
 def test_a_loss_that_couples_a_whole_batch_leaves_only_products(name: str) -> None:
     problem = COUPLED[name]()
     last = [block for block in problem.blocks if ".attn.v" in block][-1]
-    with pytest.raises(hl.InputError, match=r"method: got 'exact', but the loss couples .*'products'"):
+    with pytest.raises(hl.InputError, match=r"method: got 'exact', but the loss couples .*'hvp'"):
         hl.hessian(problem, last, method="exact")
     with pytest.raises(hl.InputError, match=r"method: got 'exact', but .*attn.*: the loss couples .*'probes'"):
         hl.block_norms(problem, last, method="exact")
     for make in (hl.hessian, hl.ggn, hl.functional):
         assert not make(problem, last).exact
     norms = hl.block_norms(problem, last, probes=3)
-    assert list(norms.values()) == list(hl.block_norms(problem, last, probes=3, method="products").values())
+    assert list(norms.values()) == list(hl.block_norms(problem, last, probes=3, method="probes").values())
     assert not any(norm.method == "exact" for norm in norms.values())
 
 
@@ -263,13 +263,13 @@ def test_a_model_that_cannot_be_copied() -> None:
     assert exact_attention(problem).reason == "no attention with softmax was seen"
     op = hl.hessian(problem, "layer0.attn.q", method="exact")
     v = randn(op.shape[1])
-    assert_same(op @ v, hl.hessian(problem, "layer0.attn.q", method="products") @ v, "q", 1e-9)
+    assert_same(op @ v, hl.hessian(problem, "layer0.attn.q", method="hvp") @ v, "q", 1e-9)
 
 
 @pytest.mark.parametrize("make", [hl.hessian, hl.ggn, hl.functional])
 def test_bad_input(make) -> None:
     problem = exact_problem_of("softmax")
-    with pytest.raises(hl.InputError, match=r"method: got 'fast', expected one of 'auto', 'exact', 'products'"):
+    with pytest.raises(hl.InputError, match=r"method: got 'fast', expected one of 'auto', 'exact', 'hvp'"):
         make(problem, "layer0.attn.q", method="fast")
     with pytest.raises(hl.InputError, match=r"blocks: nothing matches 'layer7.*'; this problem has embed, pos"):
         make(problem, "layer7.*")
@@ -280,6 +280,6 @@ def test_bad_input(make) -> None:
 
 
 def test_a_product_with_a_vector_of_another_length() -> None:
-    op = hl.hessian(exact_problem_of("softmax"), "layer0.attn.q", method="products")
+    op = hl.hessian(exact_problem_of("softmax"), "layer0.attn.q", method="hvp")
     with pytest.raises(ValueError, match=str(WIDTH * WIDTH)):
         op @ randn(3)

@@ -85,7 +85,7 @@ def test_a_closed_form_that_does_not_fit_is_refused_before_it_is_made(monkeypatc
     for block in ("layer1.attn.q", "layer1.mlp.in"):
         with pytest.raises(hl.InputError, match=f"{refused}'probes'"):
             hl.block_norms(whole, block, method="exact")
-        with pytest.raises(hl.InputError, match=f"{refused}'products'"):
+        with pytest.raises(hl.InputError, match=f"{refused}'hvp'"):
             hl.hessian(whole, block, method="exact")
         assert hl.block_norms(whole, block, probes=3)[block, "full"].method == "hutchinson"
 

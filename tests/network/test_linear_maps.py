@@ -100,7 +100,7 @@ def test_a_wrong_one_fails(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_block_has_the_properties_of_its_matrix(block: str, holds) -> None:
     problem = networks.toy_problem(2, layers=2, heads=2, norm="pre")
     op = hl.hessian(problem, block, method="exact")
-    dense = hl.hessian(problem, block, method="products") @ torch.eye(op.shape[1], dtype=torch.float64)
+    dense = hl.hessian(problem, block, method="hvp") @ torch.eye(op.shape[1], dtype=torch.float64)
     holds(op, dense)
 
 
@@ -108,7 +108,7 @@ def test_several_blocks_are_one_matrix() -> None:
     problem = problem_of("GPT-NeoX, interleaved")
     names = ["layer0.attn.q", "layer0.mlp.in.bias", "norm_final"]
     for make in (hl.hessian, hl.ggn, hl.functional):
-        op, products = make(problem, names, method="exact"), make(problem, names, method="products")
+        op, products = make(problem, names, method="exact"), make(problem, names, method="hvp")
         assert isinstance(op, BlockGrid) and op.shape == products.shape
         V = randn(op.shape[1], 3)
         assert_same(op @ V, products @ V, "stacked", 1e-9)
@@ -123,7 +123,7 @@ def test_norms_are_exact_with_a_reason() -> None:
     problem = problem_of("BERT, masked")
     norms = hl.block_norms(problem, "layer0.mlp.*", method="exact")
     for (block, part), norm in norms.items():
-        op = {"full": hl.hessian, "ggn": hl.ggn, "functional": hl.functional}[part](problem, block, method="products")
+        op = {"full": hl.hessian, "ggn": hl.ggn, "functional": hl.functional}[part](problem, block, method="hvp")
         expected = float((op @ torch.eye(op.shape[1], dtype=torch.float64)).norm())
         assert norm.exact and norm.value == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
@@ -267,7 +267,7 @@ def test_a_stack_without_attention_beside_one_with_it() -> None:
     assert any(".attn." in name for name in problem.blocks) and any("stem" in name for name in problem.blocks)
     for name in problem.blocks:
         op = hl.hessian(problem, name, method="exact")
-        products = hl.hessian(problem, name, method="products").to_dense()
+        products = hl.hessian(problem, name, method="hvp").to_dense()
         assert_same(op.to_dense(), products, name, 1e-9)
 
 
@@ -290,7 +290,7 @@ def test_positions_are_coupled_in_one_batch_and_not_in_another() -> None:
     data = [{"x": randn(2, 5, 3, seed=k), "mixing": mixing} for k, mixing in enumerate(mixings)]
     for batches in (data, data[::-1]):
         problem = hl.problem(MixedByBatch().double(), batches, lambda outputs, batch: outputs.pow(4).sum())
-        exact, products = (hl.hessian(problem, "first.weight", method=method) for method in ("exact", "products"))
+        exact, products = (hl.hessian(problem, "first.weight", method=method) for method in ("exact", "hvp"))
         assert_same(exact.to_dense(), products @ torch.eye(12, dtype=torch.float64), "dense", 1e-9)
         assert "was not used" not in exact.why
 
@@ -322,7 +322,7 @@ def test_uses_are_told_apart() -> None:
     assert kinds == {"gain": Kind.GAIN, "turned": Kind.OUT_IN, "bias": Kind.SHIFT}
     for block in ("gain", "turned", "bias"):
         op = hl.hessian(problem, block, method="exact")
-        products = hl.hessian(problem, block, method="products") @ torch.eye(op.shape[1])
+        products = hl.hessian(problem, block, method="hvp") @ torch.eye(op.shape[1])
         assert_same(op.to_dense(), products, block, 1e-4)
 
 
@@ -356,7 +356,7 @@ class Rearranged(nn.Module):
 def test_heads_by_letters(pair: tuple[str, str]) -> None:
     problem = hl.problem(Rearranged(), (randn(2, 3, 3), randn(2, 3, 3, seed=9)), "square")
     for make in (hl.hessian, hl.ggn, hl.functional):
-        op, products = make(problem, *pair, method="exact"), make(problem, *pair, method="products")
+        op, products = make(problem, *pair, method="exact"), make(problem, *pair, method="hvp")
         assert_same(op.to_dense(), products @ torch.eye(op.shape[1], dtype=torch.float64), str(pair), 1e-9)
 
 

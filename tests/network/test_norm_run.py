@@ -42,7 +42,7 @@ class Clock(Counting):
 
 
 def run_of(made: Problem, watch: Counting, patterns: Any = PATTERNS) -> NormRun:
-    run = NormRun(made, made.select(patterns), PARTS, watch=watch, method="products")
+    run = NormRun(made, made.select(patterns), PARTS, watch=watch, method="probes")
     run.solve()
     return run
 
@@ -51,7 +51,7 @@ def test_a_fixed_number_of_probes_is_what_block_norms_gives() -> None:
     made = problem()
     run = run_of(made, Counting())
     run.sample(3)
-    assert run.found == dict(hl.block_norms(made, PATTERNS, probes=3, method="products"))
+    assert run.found == dict(hl.block_norms(made, PATTERNS, probes=3, method="probes"))
     assert run.left_out == () and run.products == sum(min(3, block.numel) for block in run.blocks)
 
 
@@ -106,7 +106,7 @@ def test_enough_time_makes_everything_exact(monkeypatch: pytest.MonkeyPatch) -> 
     run.refine(Deadline(10**6), rtol=1e-12)
     for (name, part), norm in run.found.items():
         assert norm.exact
-        op = {"full": hl.hessian, "ggn": hl.ggn, "functional": hl.functional}[part](made, name, method="products")
+        op = {"full": hl.hessian, "ggn": hl.ggn, "functional": hl.functional}[part](made, name, method="hvp")
         assert norm.value == pytest.approx(hl.frobenius(op, probes=op.shape[0]).value, rel=1e-9)
 
 

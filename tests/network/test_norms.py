@@ -37,7 +37,7 @@ def direct(problem: Problem, block: str, part: str) -> float:
 def test_norms_at_full_order_are_exact(name: str) -> None:
     """As many probes as entries: every basis vector; fewer would be drawn at random."""
     problem, blocks = problem_of(name), list(CASES[name].blocks)
-    norms = hl.block_norms(problem, blocks, probes=20, method="products")
+    norms = hl.block_norms(problem, blocks, probes=20, method="probes")
     assert list(norms) == [(block.name, part) for block in problem.select(blocks) for part in PARTS]
     assert len(norms) == 3 * len(blocks)
     for (block, part), estimate in norms.items():
@@ -65,7 +65,7 @@ def test_the_closed_form_answers_without_probes(monkeypatch: pytest.MonkeyPatch)
     forced = hl.block_norms(problem, "layer1.attn.?", method="exact")
     assert all(estimate.exact for estimate in forced.values())
     assert forced["layer1.attn.q", "full"] == norms["layer1.attn.q", "full"]
-    sampled = hl.block_norms(problem, "layer1.attn.q", probes=3, method="products")
+    sampled = hl.block_norms(problem, "layer1.attn.q", probes=3, method="probes")
     assert all(estimate.method == "hutchinson" for estimate in sampled.values())
 
 
@@ -91,8 +91,8 @@ def test_the_model_is_searched_for_a_closed_form_once(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("parts", [("full",), ("ggn",), ("functional", "full"), ("ggn", "functional", "full")], ids=str)
 def test_parts_share_probes_and_do_not_change_each_other(parts: tuple[str, ...]) -> None:
     problem = problem_of("MLP, cross-entropy")
-    alone = hl.block_norms(problem, "0.weight", parts, probes=7, seed=3, method="products")
-    together = hl.block_norms(problem, "0.weight", probes=7, seed=3, method="products")
+    alone = hl.block_norms(problem, "0.weight", parts, probes=7, seed=3, method="probes")
+    together = hl.block_norms(problem, "0.weight", probes=7, seed=3, method="probes")
     assert list(alone) == [("0.weight", part) for part in parts]
     for key, estimate in alone.items():
         assert estimate.value == pytest.approx(together[key].value, rel=1e-12)
@@ -102,7 +102,7 @@ def test_parts_share_probes_and_do_not_change_each_other(parts: tuple[str, ...])
 def test_norms_are_those_of_the_probes() -> None:
     """``|A v|^2`` averaged over the very vectors of the seed; the full product is the sum of its parts."""
     problem = problem_of("MLP, cross-entropy")
-    norms = hl.block_norms(problem, "0.weight", probes=7, seed=3, method="products")
+    norms = hl.block_norms(problem, "0.weight", probes=7, seed=3, method="probes")
     V = hl.spectra.Probes.of_block("0.weight", 12, 7, 3, torch.float64).matrix(0, 7)
     products = {part: OPERATORS[part](problem, "0.weight") @ V for part in PARTS}
     assert torch.allclose(products["ggn"] + products["functional"], products["full"])
@@ -114,13 +114,13 @@ def test_one_seed_gives_the_same_numbers_however_the_data_is_cut() -> None:
     model, batch = networks.toy(), pairs(4)[0]
     problems = [hl.problem(model, batch, "cross_entropy", micro_batch=size) for size in (None, 1, 3)]
     first, *others = (
-        hl.block_norms(p, "layer0.mlp.*", probes=5, seed=11, method="products") for p in (problems[0], *problems)
+        hl.block_norms(p, "layer0.mlp.*", probes=5, seed=11, method="probes") for p in (problems[0], *problems)
     )
     assert first == others[0]
     for other in others[1:]:
         for key, estimate in first.items():
             assert other[key].value == pytest.approx(estimate.value, rel=1e-9)
-    assert first != hl.block_norms(problems[0], "layer0.mlp.*", probes=5, seed=12, method="products")
+    assert first != hl.block_norms(problems[0], "layer0.mlp.*", probes=5, seed=12, method="probes")
 
 
 def test_a_glob_takes_every_block_and_the_default_takes_all() -> None:
@@ -142,7 +142,7 @@ def test_norms_print_as_a_table() -> None:
 
 def test_single_precision_accumulates_in_double() -> None:
     problem = CASES["toy"].problem(dtype=torch.float32)
-    for (block, part), estimate in hl.block_norms(problem, "layer0.mlp.in", probes=12, method="products").items():
+    for (block, part), estimate in hl.block_norms(problem, "layer0.mlp.in", probes=12, method="probes").items():
         assert estimate.value == pytest.approx(direct(problem_of("toy"), block, part), rel=1e-4)
 
 
@@ -175,7 +175,7 @@ def wide_problem() -> Problem:
 @pytest.mark.long
 def test_error_bars_cover_the_truth_at_the_stated_rate() -> None:
     problem = wide_problem()
-    runs = [hl.block_norms(problem, "0.weight", probes=10, seed=seed, method="products") for seed in range(200)]
+    runs = [hl.block_norms(problem, "0.weight", probes=10, seed=seed, method="probes") for seed in range(200)]
     for part in PARTS:
         assert_covers([run["0.weight", part] for run in runs], direct(problem, "0.weight", part))
 

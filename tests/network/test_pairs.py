@@ -39,7 +39,7 @@ def test_the_diagonal_is_that_of_block_norms_up_to_the_probes() -> None:
     problem = problem_of("MLP, cross-entropy")
     both, alone = hl.block_pair_norms(problem, "*.weight", probes=8), hl.block_norms(problem, "*.weight", probes=12)
     assert all(both[block, block] == alone[block, "full"] and alone[block, "full"].exact for block in both.names)
-    pairs = hl.block_pair_norms(problem, "*.weight", probes=8, method="products")
+    pairs = hl.block_pair_norms(problem, "*.weight", probes=8, method="probes")
     for block in pairs.names:
         found = pairs[block, block]
         assert found.probes == 8 and abs(found.value - alone[block, "full"].value) < 6 * found.stderr
@@ -158,7 +158,7 @@ def test_what_nothing_depends_on_is_zero_with_everything(name: str) -> None:
     assert all(pairs[flat, other].value == 0 and pairs[flat, other].exact for other in pairs.names)
     for make in (hl.hessian, hl.ggn, hl.functional):
         op = make(problem, others[0], flat)
-        expected = make(problem, others[0], flat, method="products").to_dense()
+        expected = make(problem, others[0], flat, method="hvp").to_dense()
         assert float(expected.norm()) < 1e-12 and not bool(op.to_dense().any()) and "changes none" in op.why
         assert op.shape == expected.shape and float(op.adjoint().frobenius_norm()) == 0
     assert pairs["layer1.attn.v", "layer1.mlp.in"].value > 0
@@ -174,7 +174,7 @@ def test_a_key_bias_that_is_turned_with_its_position_is_not_flat() -> None:
     """Rotary positions turn the bias of every key by another angle, so that the scores of a row differ in it."""
     problem = hl.problem(FAMILIES["Qwen2"](), {"input_ids": token_ids()}, dtype=torch.float64)
     name = "layer1.attn.k.bias"
-    expected = hl.hessian(problem, name, method="products").frobenius_norm()
+    expected = hl.hessian(problem, name, method="hvp").frobenius_norm()
     assert hl.block_norms(problem, name, method="exact")[name, "full"].value == pytest.approx(float(expected)) != 0
 
 
@@ -183,8 +183,8 @@ def test_names_as_the_problem_has_them() -> None:
     model, task = hl.models.Transformer(d_model=4, d_mlp=8, dtype=torch.float64), hl.tasks.Addition(digits=1)
     problem = hl.problem(model, task.batch(2, seed=0), task.cross_entropy)
     names = ["embed", "layer0.attn.q"]
-    wanted = hl.block_pair_norms(problem, names, method="products", probes=3)
+    wanted = hl.block_pair_norms(problem, names, method="probes", probes=3)
     parameters = [problem.blocks[name].parameter for name in names]
-    found = hl.block_pair_norms(problem, parameters, method="products", probes=3)
+    found = hl.block_pair_norms(problem, parameters, method="probes", probes=3)
     assert found.names == wanted.names == tuple(names) and torch.equal(found.values(), wanted.values())
     assert hl.block_pair_norms(problem, {name: problem.blocks[name] for name in names}, probes=3).names == tuple(names)

@@ -160,7 +160,7 @@ def test_positions_without_slope_still_have_curvature() -> None:
     """At the minimum of a loss the gradient is zero at every position; here everywhere, which verification refuses."""
     model = networks.toy(**WIDE)
     problem = hl.problem(model, {"tokens": tokens(3)}, lambda out, _: (out - out.detach()).square().sum(), verify=False)
-    op = hl.ggn(problem, "layer0.attn.v", method="products")
+    op = hl.ggn(problem, "layer0.attn.v", method="hvp")
     expected = float((op @ torch.eye(op.shape[1], dtype=op.dtype)).norm())
     assert hl.block_norms(problem, "layer0.attn.v", ("ggn",))["layer0.attn.v", "ggn"].value == pytest.approx(expected)
 

@@ -89,7 +89,7 @@ def test_the_curvature_is_that_of_products(name: str, monkeypatch: pytest.Monkey
     for row, column in itertools.combinations_with_replacement(names, 2):
         plan = maps.plan(problem.blocks[row], problem.blocks[column], float("inf"))
         for part, make in PARTS.items():
-            op = make(problem, row, column, method="products")
+            op = make(problem, row, column, method="hvp")
             expected = op @ torch.eye(op.shape[1], dtype=DOUBLE)
             error = float((maps.operator(part, plan).to_dense() - expected).norm())
             assert error <= 1e-9 * max(float(expected.norm()), 1e-5), f"{part} {row} x {column}"
@@ -102,7 +102,7 @@ def test_the_last_map_has_its_norm_without_products(name: str) -> None:
     blocks = [b for b in problem.blocks if b in ("unembed", "unembed.bias") and "shared" not in problem.blocks[b].note]
     norms = hl.block_norms(problem, blocks)
     for block in blocks:
-        op = hl.hessian(problem, block, method="products")
+        op = hl.hessian(problem, block, method="hvp")
         expected = float((op @ torch.eye(op.shape[1], dtype=DOUBLE)).norm())
         for part in ("full", "ggn"):
             assert norms[block, part].exact and norms[block, part].value == pytest.approx(expected, rel=1e-10)
@@ -116,7 +116,7 @@ def test_other_losses_are_left_to_products(name: str) -> None:
     problem = NOT_READ[name]()
     assert readout_of(problem, problem.data[0]) is None
     block = next(n for n in ("layer1.mlp.out", "unembed", "unembed.weight") if n in problem.blocks)
-    op = hl.hessian(problem, block, method="products")
+    op = hl.hessian(problem, block, method="hvp")
     expected = float((op @ torch.eye(op.shape[1], dtype=op.dtype)).norm())
     assert hl.block_norms(problem, block, method="exact")[block, "full"].value == pytest.approx(expected)
 
@@ -129,7 +129,7 @@ def test_chances_that_are_nearly_certain_are_left_to_products() -> None:
     problem = hl.problem(model, pairs(2), "cross_entropy")
     found = readout_of(problem, problem.data[0])
     assert found is None or readout_norm([found], found.use.parameter) is None
-    op = hl.hessian(problem, "unembed", method="products")
+    op = hl.hessian(problem, "unembed", method="hvp")
     expected = float((op @ torch.eye(op.shape[1], dtype=DOUBLE)).norm())
     assert hl.block_norms(problem, "unembed")["unembed", "full"].value == pytest.approx(expected, rel=1e-8)
 
@@ -179,6 +179,6 @@ def test_a_weight_and_its_bias_share_one_pass(monkeypatch: pytest.MonkeyPatch) -
     assert len(ticks) <= 2 * len(problem.params["transformer.h.1.mlp.c_fc.bias"])
     for name, norms in zip(names, found, strict=True):
         for part, make in PARTS.items():
-            op = make(problem, name, method="products")
+            op = make(problem, name, method="hvp")
             expected = float((op @ torch.eye(op.shape[1], dtype=DOUBLE)).norm())
             assert norms.values[part] == pytest.approx(expected, rel=1e-10)

@@ -133,9 +133,9 @@ def test_every_pair_of_blocks(name: str) -> None:
         for column in blocks:
             V = randn(column.numel, 2)
             for part, make in {"full": hl.hessian, "ggn": hl.ggn, "functional": hl.functional}.items():
-                expected = make(problem, row.name, column.name, method="products") @ V
+                expected = make(problem, row.name, column.name, method="hvp") @ V
                 error = (found.operator(part, row, column) @ V - expected).norm()
-                size = (hl.ggn(problem, row.name, column.name, method="products") @ V).norm()
+                size = (hl.ggn(problem, row.name, column.name, method="hvp") @ V).norm()
                 assert error <= 1e-9 * max(float(expected.norm()), float(size)) + 1e-15, (
                     f"{part} {row.name} {column.name}"
                 )
@@ -149,7 +149,7 @@ def test_norms_and_the_public_calls(name: str) -> None:
         op = hl.hessian(problem, block.name)
         assert op.exact
         dense = op.to_dense()
-        products = hl.hessian(problem, block.name, method="products") @ torch.eye(block.numel, dtype=dense.dtype)
+        products = hl.hessian(problem, block.name, method="hvp") @ torch.eye(block.numel, dtype=dense.dtype)
         assert_same(dense, products, block.name, 1e-9)
         assert abs(found.norms(block, ["full"])["full"] / float(products.norm()) - 1) < 1e-9
 

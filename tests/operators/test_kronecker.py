@@ -68,7 +68,7 @@ def test_blocks_of_networks_from_their_tokens(name: str) -> None:
     for call in (hl.hessian, hl.ggn):
         op = call(problem, name)
         fit = op.kronecker_fit(2)
-        truth = torch.linalg.svdvals(rearranged(op, call(problem, name, method="products").to_dense()))
+        truth = torch.linalg.svdvals(rearranged(op, call(problem, name, method="hvp").to_dense()))
         assert torch.allclose(torch.tensor(fit.singular_values, dtype=DOUBLE), truth[:2], rtol=1e-8)
         assert fit.why == "from the sum over tokens"
 

@@ -121,7 +121,7 @@ def test_a_block_that_is_rounding_is_zero(method: str, normalise: bool) -> None:
 def test_a_bias_that_softmax_does_not_see_is_zero() -> None:
     problem = networks.toy_problem(2, attention_bias=True)
     names = ["layer0.attn.q", "layer0.attn.k.bias"]
-    blocks = {name: hl.hessian(problem, name, method="products") for name in names}
+    blocks = {name: hl.hessian(problem, name, method="hvp") for name in names}
     found = heterogeneity(blocks, probes=2, steps=2, method="lanczos", normalise=True)
     zero = {**blocks, names[1]: 0 * torch.eye(blocks[names[1]].shape[0], dtype=torch.float64)}
     assert_same(

@@ -19,4 +19,4 @@ def toy_block(name: str, d_model: int = 6) -> Tensor:
     task = hl.tasks.Addition(digits=1)
     model = hl.models.Transformer(layers=2, d_model=d_model, heads=2, d_mlp=2 * d_model, dtype=torch.float64, seed=1)
     problem = hl.problem(model, task.batch(6, seed=0), task.cross_entropy)
-    return symmetric_dense(hl.hessian(problem, name, method="products"), None)
+    return symmetric_dense(hl.hessian(problem, name, method="hvp"), None)

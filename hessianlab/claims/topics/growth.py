@@ -330,7 +330,7 @@ def _value_functional(network: Network) -> float:
     for seed in seeds(REPEATS):
         at = network.problem(seed)
         block = "layer0.attn.v"
-        parts = [frobenius(op(at, block, method="products"), probes=4, seed=seed).value for op in (functional, ggn)]
+        parts = [frobenius(op(at, block, method="hvp"), probes=4, seed=seed).value for op in (functional, ggn)]
         found.append(parts[0] / parts[1])
     return largest(found)
 

@@ -57,7 +57,7 @@ def test_rows_are_those_of_the_library(result: Result) -> None:
     (pair,) = (
         r for r in rows if r["stage"] == "pair" and (r["row"], r["column"]) == ("layer1.attn.q", "layer1.attn.v")
     )
-    norms = hl.block_pair_norms(known, "layer1.*", probes=2, method="products")
+    norms = hl.block_pair_norms(known, "layer1.*", probes=2, method="probes")
     assert float(str(pair["value"])) == pytest.approx(norms["layer1.attn.q", "layer1.attn.v"].value, rel=1e-4)
 
 

@@ -99,7 +99,7 @@ def test_keys_and_values_are_known_at_the_price_of_the_curvature_behind(family: 
     for name in covered:
         block = problem.blocks[name]
         exact = found.operator("full", block, block)
-        products = hl.hessian(problem, name, method="products")
+        products = hl.hessian(problem, name, method="hvp")
         V = randn(products.shape[1], 2)
         error, size = float((exact @ V - products @ V).norm()), float((products @ V).norm())
         assert error <= 1e-9 * max(size, 1e-6), f"{name}: {error / size:.1e}"
@@ -116,7 +116,7 @@ def test_encoders_and_classifiers(case: str) -> None:
     for role in "qkvo":
         block = problem.blocks[f"{found.prefix}.{role}"]
         assert found.covers([block])
-        products = hl.hessian(problem, block.name, method="products")
+        products = hl.hessian(problem, block.name, method="hvp")
         V = randn(products.shape[1], 2)
         assert_same(found.operator("full", block, block) @ V, products @ V, block.name, 1e-9)
 
@@ -133,7 +133,7 @@ def test_a_wrong_turn_of_the_keys_is_found_out(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(located, "_turning", wrong)
     problem = problem_of(FAMILIES["Llama"]())
     op = hl.hessian(problem, "layer1.attn.q")
-    expected = hl.hessian(problem, "layer1.attn.q", method="products").to_dense()
+    expected = hl.hessian(problem, "layer1.attn.q", method="hvp").to_dense()
     assert_same(op.to_dense(), expected, relative=1e-9)
     assert "differs from plain autograd's by" in op.why
 
@@ -178,7 +178,7 @@ def assert_exact(problem: Problem) -> None:
     assert isinstance(found, ExactAttention), found
     for row, column in (("q", "q"), ("k", "k"), ("q", "v"), ("k", "o")):
         blocks = [problem.blocks[f"layer1.attn.{role}"] for role in (row, column)]
-        products = hl.hessian(problem, *(block.name for block in blocks), method="products")
+        products = hl.hessian(problem, *(block.name for block in blocks), method="hvp")
         V = randn(products.shape[1], 2)
         error, size = found.operator("full", *blocks) @ V - products @ V, float((products @ V).norm())
         assert float(error.norm()) <= 1e-9 * size, f"{row} x {column}"
