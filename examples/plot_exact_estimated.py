@@ -22,10 +22,10 @@ print("exact:", exact.exact, "-", exact.why)
 truth = float(exact.frobenius_norm())
 
 # %%
-# ``method="products"`` leaves structure aside: every number then comes from HVPs with random probes, with its 95 %
+# ``method="hvp"`` leaves structure aside: every number then comes from HVPs with random probes, with its 95 %
 # interval.
 
-products = hl.hessian(problem, "layer0.attn.q", method="products")
+products = hl.hessian(problem, "layer0.attn.q", method="hvp")
 counts = [5, 10, 20, 40, 80]
 estimates = [hl.frobenius(products, probes=count, seed=1) for count in counts]
 for count, estimate in zip(counts, estimates, strict=True):

@@ -68,7 +68,7 @@ class Model(torch.nn.Module):
 torch.manual_seed(0)
 tokens = torch.randint(50, (1, 8192))
 problem = hl.problem(Model(), (tokens, tokens.roll(-1)), "cross_entropy", attention="chunked", check=False)
-op = hl.hessian(problem, "q.weight", method="products")
+op = hl.hessian(problem, "q.weight", method="hvp")
 began = time.perf_counter()
 product = op @ torch.ones(op.shape[1])
 print(f"HVP with the query block at length 8192: norm {product.norm():.3g}, {time.perf_counter() - began:.1f} s")

@@ -107,7 +107,7 @@ MUTANTS = (
     Mutant(
         "a rearranged diagonal keeps the order of the grid",
         "arranged",
-        "return torch.empty_like(diagonal).index_copy(0, self._row_order, diagonal)",
+        "return diagonal.new_zeros(self.shape[0]).index_copy(0, self._row_order.to(diagonal.device), diagonal)",
         "return diagonal",
     ),
     Mutant(

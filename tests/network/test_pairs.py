@@ -113,7 +113,8 @@ def test_pairs_together_are_those_of_autograd(name: str, room: int, monkeypatch:
     for module in (exact, backpropagation):
         monkeypatch.setattr(module, "KEPT_BYTES", room)
     problem = CASES[name].problem()
-    names = [block for block in CASES[name].blocks if block not in LOOKUPS]
+    tied = {"embed"} if name == "GPT-2" else set()
+    names = [block for block in CASES[name].blocks if block not in tied.union(LOOKUPS)]
     for part in ("full", "functional"):
         norms = hl.block_pair_norms(problem, names, part, method="exact")
         for row in names:
