@@ -73,6 +73,7 @@ DOCUMENTS = {
     "A": "Softmax versus sigmoid attention (article)",
     "B": "One query-key matrix or two (article)",
     "C": "Understanding softmax in attention (article)",
+    "D": "QK-norm and attention sinks (recent practice)",
 }
 """Documents by the letter their claims begin with."""
 

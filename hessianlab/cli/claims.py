@@ -46,7 +46,7 @@ def judge_claims(
     ] = None,
     document: Annotated[
         str | None,
-        typer.Option(help="Only claims of this document: P, A, B or C.", autocompletion=options.complete_documents),
+        typer.Option(help="Only claims of this document: P, A, B, C or D.", autocompletion=options.complete_documents),
     ] = None,
     topic: Annotated[
         str | None,

@@ -57,6 +57,18 @@ LIST: tuple[CitedDocument, ...] = (
         (),
         ("article on softmax", "articles on softmax"),
     ),
+    CitedDocument(
+        "D",
+        "QK-norm and attention sinks (recent practice)",
+        "What is said of two changes of attention since 2020, here and where they were proposed",
+        (
+            ("Henry et al. 2020", "https://arxiv.org/abs/2010.04245"),
+            ("Dehghani et al. 2023", "https://arxiv.org/abs/2302.05442"),
+            ("Xiao et al. 2023", "https://arxiv.org/abs/2309.17453"),
+            ("Miller 2023", "https://www.evanmiller.org/attention-is-off-by-one.html"),
+        ),
+        ("qk-norm", "attention sinks", "off by one"),
+    ),
 )
 
 

@@ -298,7 +298,7 @@ def _still(still: Still, contents: Contents, name: str, said: Sentences, wide: b
 
 def _scene_verdicts(scenes: str, contents: Contents) -> dict[str, str]:
     """Verdicts of the claims that scenes decide: a scene says which, the page what became of them."""
-    decided = set(re.findall(r"\b([PABC]\d{1,2}): ?\"", scenes))
+    decided = set(re.findall(r"\b([PABCD]\d{1,2}): ?\"", scenes))
     return {
         entry.claim.id: str(entry.verdict)
         for entry in contents.ledger or ()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from hessianlab.experiments.statistics import geometric_mean, log_log_slope, numbers, select
 from hessianlab.figures.query_key_norm import NORMS
 from hessianlab.plots.picture import Presentation, captioned
-from hessianlab.plots.style import FUNCTIONAL, GAUSS_NEWTON, OBJECTS, PURPLE, log_axis, panel
+from hessianlab.plots.style import FUNCTIONAL, GAUSS_NEWTON, INK, OBJECTS, PURPLE, log_axis, panel
 from hessianlab.results import Findings, Result
 from hessianlab.wording import several, short
 
@@ -77,22 +80,22 @@ def norm_sentences(result: Result) -> list[str]:
 
 
 _LINES = {
-    "none": ("-", "no norm"),
-    "queries": ("--", "queries"),
-    "keys": (":", "keys"),
-    "both": ("-", "queries and keys"),
+    "none": (INK, "no norm", 1, (10, -10), "left"),
+    "queries": (OBJECTS["query"], "norm of queries", 1, (-4, 8), "right"),
+    "keys": (OBJECTS["key"], "norm of keys", 1, (0, -16), "left"),
+    "both": (PURPLE, "norms of both: the same at every scale", 0, (0, 8), "left"),
 }
+"""Colour of a line, its name, and where that stands: at which point of the line, how many points beside it, its side."""
 
 
 def draw_ratio(result: Result) -> Figure:
     """The ratio of the two blocks along the scale of the tokens."""
     with panel() as (figure, axes):
         for norm in NORMS:
-            dash, label = _LINES[norm]
-            colour = PURPLE if norm == "both" else OBJECTS["query"]
-            axes.plot(
-                *ratio(result, "outer", scan="tokens", norm=norm), linestyle=dash, marker="o", color=colour, label=label
-            )
+            colour, name, point, beside, side = _LINES[norm]
+            places, values = ratio(result, "outer", scan="tokens", norm=norm)
+            axes.plot(places, values, marker="o", color=colour)
+            _name_line(axes, name, (places[point], values[point]), beside, colour, ha=side)
         axes.axhline(1.0, color="grey", linewidth=0.8)
         axes.set_xscale("log")
         axes.set_yscale("log")
@@ -100,8 +103,13 @@ def draw_ratio(result: Result) -> Figure:
         log_axis(axes, "y")
         axes.set_xlabel("scale of the tokens")
         axes.set_ylabel("‖QQ‖ / ‖VV‖, Gauss-Newton")
-        axes.legend(title="normalised")
     return figure
+
+
+def _name_line(
+    axes: Axes, name: str, at: tuple[float, float], beside: tuple[float, float], colour: str, **place: Any
+) -> None:
+    axes.annotate(name, at, beside, textcoords="offset points", color=colour, annotation_clip=False, **place)
 
 
 def draw_gain(result: Result) -> Figure:
@@ -119,25 +127,25 @@ def draw_gain(result: Result) -> Figure:
 
 
 _MOMENTS = {
-    "first moment": ("mean ‖M₁‖", OBJECTS["value"], FUNCTIONAL),
-    "outer VV": ("‖VV‖, Gauss-Newton", OBJECTS["value"], GAUSS_NEWTON),
-    "second moment": ("mean tr M₂", OBJECTS["query"], FUNCTIONAL),
-    "outer QQ": ("‖QQ‖, Gauss-Newton", OBJECTS["query"], GAUSS_NEWTON),
+    "first moment": ("‖M₁‖", OBJECTS["value"], FUNCTIONAL, -6),
+    "outer VV": ("‖VV‖", OBJECTS["value"], GAUSS_NEWTON, 0),
+    "second moment": ("tr M₂", OBJECTS["query"], FUNCTIONAL, 7),
+    "outer QQ": ("‖QQ‖", OBJECTS["query"], GAUSS_NEWTON, 0),
 }
 
 
 def draw_sink(result: Result) -> Figure:
     """Moments and blocks relative to those without a sink, along its logit."""
     with panel() as (figure, axes):
-        for quantity, (label, colour, dash) in _MOMENTS.items():
+        for quantity, (label, colour, dash, beside) in _MOMENTS.items():
             logits, values = at_each(result, quantity, scan="sink")
-            axes.plot(
-                logits, values / without_sink(result, quantity), linestyle=dash, marker="o", color=colour, label=label
-            )
+            left = values / without_sink(result, quantity)
+            axes.plot(logits, left, linestyle=dash, marker="o", color=colour)
+            _name_line(axes, label, (logits[-1], left[-1]), (7, beside), colour, va="center")
         axes.set_yscale("log")
         axes.set_xlabel("logit of the sink")
         axes.set_ylabel("relative to no sink")
-        axes.legend()
+        axes.set_xlim(right=9.6)
     return figure
 
 

@@ -17,6 +17,7 @@ from hessianlab.claims.topics import (
     moments,
     query_key_curvature,
     query_key_matrices,
+    query_key_norm,
 )
 from tests.hessianlab.claims.verdicts import examine, verdict
 
@@ -150,3 +151,19 @@ def test_gap_of_different_sizes_is_infinite():
     assert quantities.gap(torch.ones(2), torch.ones(3)) == math.inf
     assert quantities.gap(torch.ones(1), torch.zeros(1)) == 1.0
     assert math.isnan(quantities.slope([1, 2], [1, 0]))
+
+
+QUERY_KEY_NORMS = {
+    "D1": ("_mean_norm", lambda part, block, scale, gain, eps=0: scale if block == "Q" else 1.0),
+    "D2": ("_mean_norm", lambda part, block, scale, gain, eps=0: scale**3),
+    "D3": ("_largest", lambda seed, gain, factor: (factor, 1.0)),
+    "D4": ("_shifted_outputs", lambda seed: (0.5, 1.0)),
+    "D5": ("_row_moments", lambda weights, tokens: (tokens[0], 1.0 + weights[-1] + torch.eye(tokens.shape[1]))),
+}
+
+
+@pytest.mark.parametrize("id", QUERY_KEY_NORMS)
+def test_claims_about_norms_and_sinks_follow_the_measurement(id, monkeypatch, afresh):
+    name, other = QUERY_KEY_NORMS[id]
+    monkeypatch.setattr(query_key_norm, name, other)
+    assert verdict(id) is Verdict.FAILS

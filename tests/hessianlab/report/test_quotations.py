@@ -20,7 +20,7 @@ from tests.hessianlab.report.page_parts import Tags
 from tests.hessianlab.report.results import result
 
 LAB = Path(__file__).parents[3] / "hessianlab"
-CLAIM_ID = re.compile(r"(?<![\w.])[PABC]\d{1,2}(?![\w.]*\w)")
+CLAIM_ID = re.compile(r"(?<![\w.])[PABCD]\d{1,2}(?![\w.]*\w)")
 NAMED = "named"
 
 

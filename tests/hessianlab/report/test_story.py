@@ -188,7 +188,7 @@ def test_two_quotations_on_softmax_are_reconciled_where_the_ledger_and_the_numbe
 
 def test_scenes_have_the_verdicts_of_the_claims_they_decide(story: str) -> None:
     rules = dict(re.findall(r'\.claims a\[href\$="#claim-(\w+)"\]::after { content: " ([\w ]+)"; }', story))
-    named = {id for scene in SCENE_FILES for id in re.findall(r"\b([PABC]\d+): \"", scene.read_text("utf-8"))}
+    named = {id for scene in SCENE_FILES for id in re.findall(r"\b([PABCD]\d+): \"", scene.read_text("utf-8"))}
     verdicts = {entry.claim.id: str(entry.verdict) for entry in whole_ledger()}
     assert rules["B9"] == "fails" and rules == {id: verdicts[id] for id in verdicts.keys() & named}
 
