@@ -81,11 +81,11 @@ def norm_sentences(result: Result) -> list[str]:
 
 _LINES = {
     "none": (INK, "no norm", 1, (10, -10), "left"),
-    "queries": (OBJECTS["query"], "norm of queries", 1, (-4, 8), "right"),
-    "keys": (OBJECTS["key"], "norm of keys", 1, (0, -16), "left"),
+    "queries": (OBJECTS["query"], "norm of queries", 2, (-8, 5), "right"),
+    "keys": (OBJECTS["key"], "norm of keys", 0, (6, -16), "left"),
     "both": (PURPLE, "norms of both: the same at every scale", 0, (0, 8), "left"),
 }
-"""Colour of a line, its name, and where that stands: at which point of the line, how many points beside it, its side."""
+"""Colour of a line, its name, and where that stands: the point of the line, the offset from it, and its side."""
 
 
 def draw_ratio(result: Result) -> Figure:
