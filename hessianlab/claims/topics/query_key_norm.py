@@ -54,7 +54,7 @@ def _all_ratios() -> dict[float | None, list[float]]:
 
 
 @claim("D1")
-def gap() -> Finding:
+def gap_of_blocks() -> Finding:
     """The ratio of the two blocks, along the scale of the tokens and the gain."""
     found = _all_ratios()
 
@@ -94,7 +94,7 @@ PLAIN_POWERS = {("outer", "Q"): 6, ("functional", "Q"): 5, ("outer", "V"): 2}
 
 
 @claim("D2")
-def powers() -> Finding:
+def powers_with_norms() -> Finding:
     """Powers with norms and without, and where eps takes over."""
 
     def normed(scales: Sequence[float], eps: float) -> tuple:
@@ -171,7 +171,7 @@ def _shifted_outputs(seed: int) -> tuple[float, float]:
 
 
 @claim("D5")
-def moments() -> Finding:
+def moments_with_a_sink() -> Finding:
     """The first two moments of every row with a sink and without."""
     rows = {
         part: [row for seed in seeds(LAYERS) for sink in LOGITS for row in _rows(seed, part, sink)]
