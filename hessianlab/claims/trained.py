@@ -69,12 +69,12 @@ def write_replication(study: str, numbers: Mapping[str, Any], path: Path = RECOR
 
 
 def changed_settings(config: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings that differ, but for those that say what is compared.
+    """Settings that differ, but for those that say what is compared and how often curvature is measured beside it.
 
     >>> changed_settings({"seed": 0, "batch": 16, "tasks": ["recall"]}, {"seed": 7, "batch": 16, "tasks": []})
     {'seed': 7}
     """
-    compared = ("tasks", "conditions")
+    compared = ("tasks", "conditions", "curvatures")
     return {name: value for name, value in other.items() if name not in compared and config.get(name) != value}
 
 

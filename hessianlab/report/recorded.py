@@ -43,6 +43,7 @@ class RecordedStudy:
     command: str
     created: str
     seconds: str
+    again: tuple[tuple[str, str], ...]
 
 
 def recorded_studies() -> list[RecordedStudy]:
@@ -73,10 +74,14 @@ def _recorded_study(name: str, found: Mapping[str, Any]) -> RecordedStudy:
         command=_command(name, found["preset"], found["config"]),
         created=found["created"],
         seconds=duration(found["seconds"]),
+        again=tuple(
+            (other.changed, _command(name, run["preset"], run["config"], "again"))
+            for other, run in zip(StudyRecord(name).replications(), found.get("replications", ()), strict=True)
+        ),
     )
 
 
-def _command(name: str, preset: str, config: Mapping[str, Any]) -> str:
+def _command(name: str, preset: str, config: Mapping[str, Any], how: str = "record") -> str:
     """What records it anew; settings of its own are described by how they differ from the full size."""
     own = ""
     if preset not in STUDIES[name].presets:
@@ -84,7 +89,7 @@ def _command(name: str, preset: str, config: Mapping[str, Any]) -> str:
         listed = {key: tuple(value) if isinstance(value, list) else value for key, value in config.items()}
         changed = {key: _plain(value) for key, value in listed.items() if value != full.get(key)}
         own = "".join(f" --set {shlex.quote(f'{key}={value}')}" for key, value in changed.items())
-    return f"hessianlens study {name.removeprefix(STUDY)} --preset {preset}{own} --record"
+    return f"hessianlens study {name.removeprefix(STUDY)} --preset {preset}{own} --{how}"
 
 
 def _plain(value: object) -> str:

@@ -27,11 +27,9 @@ def configure(experiments: Sequence[Experiment[Any]], preset: str, settings: Seq
     plans = []
     for experiment in experiments:
         config = experiment.preset(preset)
-        changed = config
-        for name, text in pairs.items():
-            if has_field(config, name):
-                changed = replace_field(changed, name, text)
-                used.add(name)
+        own = {name: text for name, text in pairs.items() if has_field(config, name)}
+        changed = replace_fields(config, own)
+        used |= own.keys()
         plans.append(Plan(experiment, changed, preset if changed == config else "custom"))
     for name in pairs.keys() - used:
         listed = sorted({field for plan in plans for field in field_names(plan.config)})
@@ -54,14 +52,18 @@ def has_field(config: Any, name: str) -> bool:
     return name in field_names(config)
 
 
-def replace_field(config: Any, name: str, text: str) -> Any:
-    """A configuration with one field read from text."""
-    first, _, rest = name.partition(".")
-    if rest:
-        value = replace_field(getattr(config, first), rest, text)
-    else:
-        value = parse(name, text, get_type_hints(type(config))[first])
-    return dataclasses.replace(config, **{first: value})
+def replace_fields(config: Any, texts: Mapping[str, str]) -> Any:
+    """A configuration with fields read from text, all at once: some are valid only together."""
+    values: dict[str, Any] = {}
+    inside: dict[str, dict[str, str]] = {}
+    for name, text in texts.items():
+        first, _, rest = name.partition(".")
+        if rest:
+            inside.setdefault(first, {})[rest] = text
+        else:
+            values[first] = parse(name, text, get_type_hints(type(config))[first])
+    nested = {first: replace_fields(getattr(config, first), found) for first, found in inside.items()}
+    return dataclasses.replace(config, **values, **nested)
 
 
 def parse(name: str, text: str, kind: Any) -> Any:

@@ -6,6 +6,7 @@ from typing import Any, Literal
 import pytest
 
 from hessianlab.experiments.experiment import Experiment
+from hessianlab.experiments.registry import STUDIES
 from hessianlab.results import Measurement
 from hessianlab.runner import configure
 from hessianlab.runner.settings import parse
@@ -61,6 +62,14 @@ def test_values(setting: str, name: str, value: Any) -> None:
 def test_a_setting_goes_to_every_experiment_that_has_it() -> None:
     toy, other = configure([SPECTRUM, OTHER], "quick", ["repeats=9", "sizes=5"])
     assert (toy.config.repeats, toy.config.sizes, other.config.repeats) == (9, (5,), 9)
+
+
+@pytest.mark.parametrize("order", [("steps=4", "checkpoints=2"), ("checkpoints=2", "steps=4")])
+def test_settings_that_are_valid_together_alone_come_in_any_order(order: tuple[str, str]) -> None:
+    (plan,) = configure([STUDIES["study_query_key"]], "quick", order)
+    assert (plan.config.steps, plan.config.checkpoints) == (4, 2)
+    with pytest.raises(InputError, match="expected at most steps"):
+        configure([STUDIES["study_query_key"]], "quick", ["steps=4"])
 
 
 def test_a_preset_that_is_not_changed_keeps_its_name() -> None:
