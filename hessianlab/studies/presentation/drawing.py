@@ -41,7 +41,7 @@ def look_of(place: int) -> tuple[str, Line]:
 
 
 def draw_chart(chart: Chart, width: float = 4.4, height: float = 3.4) -> Figure:
-    """All panels, each of the given size in inches, and one legend."""
+    """All panels, each of the given size in inches, and one legend; panels of different series have one each."""
     rows = -(-len(chart.panels) // chart.columns)
     if _slanted(chart.names):
         width, height = max(width, 0.8 * len(chart.names)), height + 0.9
@@ -55,6 +55,10 @@ def draw_chart(chart: Chart, width: float = 4.4, height: float = 3.4) -> Figure:
             axes.set_xlabel(chart.x_label)
         for axes in all_axes[:: chart.columns]:
             axes.set_ylabel(chart.y_label)
+        if any(set(chart.legend) - {series.name for series in panel.series} for panel in chart.panels):
+            for axes in all_axes[: len(chart.panels)]:
+                axes.legend(fontsize=8)
+            return figure
         shown: dict[str, Artist] = {}
         for axes in all_axes:
             shown |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}

@@ -11,7 +11,7 @@ from hessianlab.experiments.statistics import choices, select
 from hessianlab.plots.picture import ResultPicture
 from hessianlab.results import Chart, Panel, Result, Series
 from hessianlab.studies.presentation.drawing import chart_picture, study_presentation
-from hessianlab.studies.presentation.findings import BANDS, interval_in_words, series, study_findings
+from hessianlab.studies.presentation.findings import BANDS, as_factor, interval_in_words, series, study_findings
 from hessianlab.studies.presentation.paired import Interval, interval
 from hessianlab.studies.training import EXPONENTS
 from hessianlab.studies.training_study import TASKS
@@ -56,7 +56,7 @@ def change(before: Mapping[int, float], after: Mapping[int, float]) -> Interval:
 def sentences(result: Result) -> list[str]:
     """Which powers survived, and how the ratio moved."""
     first, last = looked_at(result)[0], looked_at(result)[-1]
-    sentences = []
+    of_powers, of_ratios = [], []
     for task in choices(result, "task"):
         for where, named in (("small", "in the limit of small embeddings"), ("here", "at the embeddings' own scale")):
             lines = []
@@ -70,23 +70,25 @@ def sentences(result: Result) -> list[str]:
                             f"{NAMES[which]} {first_power:.2f}, change {interval_in_words(change(before, after))}"
                         )
                 lines.append(f"{arm}: {', '.join(moved)}")
-            sentences.append(f"On {TASKS[task]}, powers {named}, before and after training: {'; '.join(lines)}.")
+            of_powers.append(f"On {TASKS[task]}, powers {named}, before and after training: {'; '.join(lines)}.")
         moves = []
         for arm in choices(result, "arm"):
             before, after = (ratios(result, task, arm, step) for step in (first, last))
             start, found = interval(list(before.values())), change(before, after)
             if found.seeds > 1:
-                moves.append(f"{arm} from {short(math.exp(start.mean))}, log change {interval_in_words(found)}")
+                moves.append(f"{arm} {short(math.exp(start.mean))}, times {as_factor(found)} at the end")
         if moves:
-            sentences.append(
-                f"On {TASKS[task]}, the value block's curvature over the query block's (root mean square eigenvalues): "
+            of_ratios.append(
+                f"On {TASKS[task]}, the value block's curvature over the query block's (root mean square eigenvalues) "
+                "before training: "
                 f"{'; '.join(moves)}."
             )
     survived = [arm for arm in choices(result, "arm") if _survives(result, arm, first, last)]
     return [
         f"All powers in the limit of small embeddings stay within {WITHIN} of what they were (95 % intervals) for "
         f"{several(survived) if survived else 'no arm'}.",
-        *sentences,
+        *of_ratios,
+        *of_powers,
     ]
 
 
