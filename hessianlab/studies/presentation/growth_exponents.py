@@ -80,8 +80,7 @@ def sentences(result: Result) -> list[str]:
         if moves:
             of_ratios.append(
                 f"On {TASKS[task]}, the value block's curvature over the query block's (root mean square eigenvalues) "
-                "before training: "
-                f"{'; '.join(moves)}."
+                f"before training: {'; '.join(moves)}."
             )
     survived = [arm for arm in choices(result, "arm") if _survives(result, arm, first, last)]
     return [
