@@ -10,7 +10,10 @@ import transformers
 from torch import Tensor, nn
 
 import hessianlens as hl
+from hessianlens.attention.side_by_side import TokenwiseHead
+from hessianlens.errors import Refusal
 from hessianlens.network.routes.last_attention import ExactAttention, exact_attention
+from hessianlens.network.routes.last_attention.output_map import OutputMap
 from hessianlens.network.routes.last_attention.smooth import SmoothAttention
 from hessianlens.problems import Problem
 from tests.curvature import networks
@@ -110,6 +113,52 @@ MODELS["BART: keys of an encoder, with biases"] = (
     lambda: _seq2seq("Bart", d_model=6, encoder_ffn_dim=4, decoder_ffn_dim=4, max_position_embeddings=16, **_BART),
     True,
 )
+
+
+class Gated(networks.NanoAttention):
+    """A gate with a bias behind the heads, and a norm behind the gate."""
+
+    act = staticmethod(torch.sigmoid)
+
+    def __init__(self, bias: bool) -> None:
+        super().__init__(bias)
+        self.c_gate = nn.Linear(networks.WIDTH, networks.WIDTH, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (z.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for z in self.c_attn(x).chunk(3, -1))
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+        y = y * self.act(self.c_gate(x))
+        return self.c_proj(y * (y.square().mean(-1, keepdim=True) + 1e-2).rsqrt())
+
+
+class GatedByValues(Gated):
+    """Heads that lose what they have in common with the values."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (z.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for z in self.c_attn(x).chunk(3, -1))
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.c_proj((y * torch.tanh(v)).transpose(1, 2).flatten(2))
+
+
+class GatedBesideAMap(Gated):
+    """Heads that go into two maps."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (z.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for z in self.c_attn(x).chunk(3, -1))
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+        return self.c_proj(torch.tanh(y)) + self.c_gate(2 * y)
+
+
+MODELS["gate with bias, and a norm"] = (lambda: _nano(Gated), False)
+_LINEAR = {"layer_types": ["full_attention"] * 2, "partial_rotary_factor": 1.0}
+MODELS["Qwen3-Next: gates in the map of the queries"] = (
+    lambda: _llm("Qwen3Next", num_experts=2, num_experts_per_tok=1, moe_intermediate_size=3, **_LINEAR),
+    True,
+)
+MODELS["AFMoE: gates of their own"] = (
+    lambda: _llm("Afmoe", num_dense_layers=2, num_experts=2, num_experts_per_tok=1, moe_intermediate_size=3),
+    True,
+)
 MODELS["norm and sink in one"] = (lambda: _nano(NormedWithSink), True)
 MODELS["sink alone"] = (lambda: _nano(WithSink), False)
 
@@ -118,7 +167,8 @@ def _located(name: str) -> tuple[Problem, ExactAttention]:
     problem = MODELS[name][0]()
     found = exact_attention(problem)
     assert isinstance(found, ExactAttention), found
-    smooth = all(isinstance(head, SmoothAttention) for head in found.sites[0].layer.heads)
+    heads = [head for head in found.sites[0].layer.heads if not isinstance(head, TokenwiseHead)]
+    smooth = all(isinstance(head, SmoothAttention) for head in heads)
     assert smooth == MODELS[name][1]
     return problem, found
 
@@ -152,6 +202,26 @@ def test_norms_and_the_public_calls(name: str) -> None:
         products = hl.hessian(problem, block.name, method="hvp") @ torch.eye(block.numel, dtype=dense.dtype)
         assert_same(dense, products, block.name, 1e-9)
         assert abs(found.norms(block, ["full"])["full"] / float(products.norm()) - 1) < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("attention", "reason"),
+    [
+        (GatedByValues, "what it puts out is changed by its own queries, keys or values"),
+        (GatedBesideAMap, "what it puts out goes into 2 linear maps"),
+    ],
+)
+def test_what_is_no_gate_is_refused_with_its_reason(attention: type[nn.Module], reason: str) -> None:
+    found = exact_attention(_nano(attention))
+    assert isinstance(found, Refusal)
+    assert found.reason == reason
+
+
+def test_a_gate_without_its_second_derivative_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The comparison sees the one term that a gate adds."""
+    monkeypatch.setattr(OutputMap, "second_derivative", lambda self, w: w.new_zeros(()))
+    with pytest.raises(AssertionError, match="full "):
+        test_every_pair_of_blocks("gate with bias, and a norm")
 
 
 def test_a_bias_of_keys_counts_beside_a_sink() -> None:

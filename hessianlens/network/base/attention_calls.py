@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -67,22 +67,27 @@ class _Pending:
 class AttentionCalls(OperationMode):
     """A scope in which the last attention is kept.
 
+    Args:
+        cut: Whether what an attention puts out becomes a leaf, so that what follows depends on that alone.
+
     Attributes:
         last: It; None if there was none.
         earlier: Queries, keys and values of those before it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, cut: bool = False) -> None:
         super().__init__()
+        self._cut = cut
         self.last: AttentionCall | None = None
         self.earlier: list[tuple[Tensor, Tensor, Tensor]] = []
         self._pending: _Pending | None = None
 
-    def _record(self, call: AttentionCall) -> None:
-        """The last one from now on."""
+    def _record(self, call: AttentionCall) -> Tensor:
+        """The last one from now on; what the model goes on with."""
         if self.last is not None:
             self.earlier.append((self.last.q, self.last.k, self.last.v))
-        self.last = call
+        self.last = replace(call, output=_leaf(call.output)) if self._cut else call
+        return self.last.output.clone() if self._cut else call.output  # the model may go on in place
 
     def operation(self, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Every operation of PyTorch's passes here."""
@@ -128,17 +133,16 @@ class AttentionCalls(OperationMode):
         if attn_mask is not None:
             hides = attn_mask.dtype == torch.bool
             scores = scores.masked_fill(~attn_mask, -torch.inf) if hides else scores + attn_mask
-        self._record(AttentionCall(query, key, value, raw, scores, output))
         self._pending = None
-        return output
+        return self._record(AttentionCall(query, key, value, raw, scores, output))
 
     def _product(self, func: Callable[..., Any], left: Tensor, right: Tensor) -> Tensor:
         """Of weights with values, or of queries with keys."""
         pending, found = self._pending, func(left, right)
         if pending is not None and pending.scores is not None and _same(pending.weights, left):
-            self._record(AttentionCall(pending.q, pending.k, right, pending.raw, pending.scores, found, pending.sink))
             self._pending = None
-            return found
+            call = AttentionCall(pending.q, pending.k, right, pending.raw, pending.scores, found, pending.sink)
+            return self._record(call)
         raw = _leaf(found)
         self._pending = _Pending(left, right.transpose(-1, -2), raw)
         return raw.clone()  # the model may go on in place

@@ -140,7 +140,8 @@ class ExactAttention:
                 site.grouping.arrange(tensor.flatten(1, 2) if tensor.ndim == 5 else tensor)
                 for tensor in (self.maps.slope(plan, number), curvature.ggn, curvature.functional)
             )
-            found.append(position_curvature(slope, ggn.squeeze(-2), functional.squeeze(-2)))
+            derivatives = slope, ggn.squeeze(-2), functional.squeeze(-2)
+            found.append(position_curvature(*(derivatives if site.before is None else site.before(*derivatives))))
         return tuple(found)
 
     @cached_property
@@ -172,7 +173,7 @@ class ExactAttention:
         return found
 
     def _shared_norms(self, block: Block) -> dict[str, float] | None:
-        if len(self.sites) > 1:
+        if len(self.sites) > 1 or self.sites[0].projected is not None:
             return None
         name = self._role(block)
         if name is None:
@@ -218,9 +219,8 @@ class ExactAttention:
 
 def output_plan(maps: LinearMaps, site: AttentionSite) -> LinearMapPlan | Refusal:
     """How the curvature at what the output projection puts out is found, or a refusal."""
-    projection = site.projections["o"]
-    weight = maps.problem.params[projection.use.parameter]
-    block = Block.of(f"all of {projection.use.parameter}", projection.use.parameter, weight)
+    parameter = site.output_use.parameter
+    block = Block.of(f"all of {parameter}", parameter, maps.problem.params[parameter])
     plan = maps.plan(block, block, math.inf)
     if isinstance(plan, LinearMapPlan) and max(rows.members for rows, _ in plan.groups) > 1:
         return _MIXES
@@ -261,7 +261,7 @@ def exact_attention(problem: Problem, maps: LinearMaps | None = None) -> ExactAt
 
 def _prefix(problem: Problem, site: AttentionSite) -> str:
     """What the names of blocks of the layer begin with, as ``layer3.attn``."""
-    parameter = site.projections["o"].use.parameter
+    parameter = site.output_use.parameter
     names = [name for name, block in problem.blocks.items() if block.parameter == parameter]
     return names[0].rpartition(".")[0] if names else "the last attention layer"
 

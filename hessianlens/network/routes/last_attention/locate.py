@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from hessianlens.attention.activations.softmax import SoftCapped
-from hessianlens.attention.layer import FactoredValueAttention
+from hessianlens.attention.layer import FactoredValueAttention, MultiHeadAttention
 from hessianlens.attention.rotary import RotaryAttention
+from hessianlens.attention.side_by_side import SideBySideAttention, TokenwiseHead
 from hessianlens.derivatives.difference import random_like
 from hessianlens.derivatives.graph import expect_twice_differentiable, refusals_of, steps_of
 from hessianlens.errors import Refusal
@@ -25,7 +26,7 @@ from hessianlens.models.transformer import Transformer
 from hessianlens.network.base.attention_calls import AttentionCall, AttentionCalls
 from hessianlens.network.base.dry_run import sequences_of
 from hessianlens.network.base.hooks import Hooks
-from hessianlens.network.base.recognition import Grouping, close, couples_no_groups, groupings
+from hessianlens.network.base.recognition import close, couples_no_groups, groupings
 from hessianlens.network.base.uses import Kind, Use
 from hessianlens.network.routes.last_attention.operands import (
     NO_SOURCE,
@@ -39,6 +40,7 @@ from hessianlens.network.routes.last_attention.operands import (
     score_rule,
     source_of,
 )
+from hessianlens.network.routes.last_attention.output_map import CHANGED, OutputProjection, depends, projection_behind
 from hessianlens.network.routes.last_attention.site import AttentionSite, HeadProjection, heads_of, toy_site, with_ones
 from hessianlens.network.routes.last_attention.smooth import (
     SmoothOperand,
@@ -67,7 +69,7 @@ def locate_attention(problem: Problem, batch: Batch) -> AttentionSite | Refusal:
 
 def _located(problem: Problem, batch: Batch, cut_gains: bool) -> AttentionSite | Refusal:
     hooked = Hooks(problem.params, cut=True, cut_gains=cut_gains)
-    with problem.scope(), torch.enable_grad(), hooked as hooks, AttentionCalls() as calls:
+    with problem.scope(), torch.enable_grad(), hooked as hooks, AttentionCalls(cut=True) as calls:
         problem.forward(problem.params, batch)
     if calls.last is None:
         return Refusal("no attention with softmax was seen")
@@ -132,9 +134,9 @@ class _AttentionSurroundings:
         if value is None or float(value.cos[0, 0]) != 1:
             return Refusal("its values are changed behind their linear map")
         out = self._output_map(output)
-        if out is None:
-            return Refusal("what it puts out is changed before its output projection")
-        elsewhere = self._used_elsewhere([v, *found["q"].sources, *found["k"].sources], out[0])
+        if isinstance(out, Refusal):
+            return out
+        elsewhere = self._used_elsewhere([v, *found["q"].sources, *found["k"].sources], out.use)
         if elsewhere is not None:
             return elsewhere
         return self._smooth_joined(found, replace(v, features=v.features[:, value.order]), rule, output, out)
@@ -145,7 +147,7 @@ class _AttentionSurroundings:
         v: Operand,
         rule: ScoreRule,
         output: Tensor,
-        out: tuple[Use, Grouping],
+        out: OutputProjection,
     ) -> AttentionSite | Refusal:
         sources: dict[str, SmoothSource | Operand] = {"v": v}
         for name, operand in found.items():
@@ -161,20 +163,85 @@ class _AttentionSurroundings:
             lengths["q" if name[0] == "q" else "kv"].add(found_tokens.shape[1])
         if any(len(own) > 1 for own in lengths.values()):
             return Refusal("its queries, or its keys and values, are made of different positions")
-        taken = torch.arange(output.shape[1] * output.shape[3], device="cpu").reshape(output.shape[1], -1)
-        projections["o"] = HeadProjection(out[0], None, taken, of_inputs=True)
+        gates = self._gates(out, projections, tokens["q"], output)
+        if isinstance(gates, Refusal):
+            return gates
+        shifts = {n: own.shift for n, own in projections.items()}
+        rows = {n: None if own is None else self._rows(own, projections[n]) for n, own in shifts.items()}
+        rows |= {name: own.rows for name, own in gates.items()}
         layer, X = smooth_heads(
             found,
-            {name: own.matrices(self._values(own.use)) for name, own in projections.items()},
-            {n: None if own.shift is None else self._rows(own.shift, own) for n, own in projections.items()},
+            {name: self._pieces(own) for name, own in projections.items()} | {"o": self._output_pieces(out, output)},
+            rows,
             tokens,
-            {name: own.heads for name, own in projections.items()},
+            {"o": 1} | {name: own.heads for name, own in projections.items()},
             [
                 _score_options(rule, head, found["q"].rows.shape[3], 1.0, self.call.sink)
                 for head in range(output.shape[1])
             ],
         )
-        return AttentionSite(layer, X, projections, out[1])
+        return self._site(layer, X, projections, out, gates, output)
+
+    def _pieces(self, projection: HeadProjection) -> list[Tensor]:
+        return projection.matrices(self._values(projection.use))
+
+    def _output_pieces(self, out: OutputProjection, output: Tensor) -> list[Tensor]:
+        """The output projection by head, or what stands for it in front of a gate: the heads as they are."""
+        heads, width = output.shape[1], output.shape[3]
+        if out.between is not None:
+            return [torch.eye(width, dtype=output.dtype, device=output.device)] * heads
+        return self._pieces(self._output_heads(out, output))
+
+    def _output_heads(self, out: OutputProjection, output: Tensor) -> HeadProjection:
+        taken = torch.arange(output.shape[1] * output.shape[3], device="cpu").reshape(output.shape[1], -1)
+        return HeadProjection(out.use, None, taken, of_inputs=True)
+
+    def _gates(
+        self, out: OutputProjection, projections: Mapping[str, HeadProjection], tokens: Tensor, output: Tensor
+    ) -> dict[str, _Gate] | Refusal:
+        """The linear maps whose outputs change what the heads put out, by name; a refusal where they do not fit."""
+        found: dict[str, _Gate] = {}
+        sources = () if out.between is None else out.between.sources
+        if len(sources) > _MOST_GATES:
+            return Refusal(f"what it puts out is changed by {len(sources)} linear maps before its output projection")
+        for k, source in enumerate(sources):
+            use = self._weight(source.site)
+            if use is None or use.inputs is None:
+                return CHANGED
+            own = set(source.features.flatten().tolist())
+            if any(p.use.site == use.site and own & set(p.features.flatten().tolist()) for p in projections.values()):
+                return Refusal("what it puts out is changed by its own queries, keys or values")
+            if not torch.equal(source.grouping.arrange(use.inputs.detach().flatten(0, -2)), tokens):
+                return Refusal("what it puts out is changed by a linear map of other tokens")
+            shift = self._shift(source.site)
+            projection = HeadProjection(use, shift, source.features.cpu(), first=output.shape[1] + k)
+            rows = None if shift is None else self._rows(shift, projection)
+            found[f"g{k + 1 if k else ''}"] = _Gate(projection, self._pieces(projection)[0], rows)
+        elsewhere = self._used_elsewhere(sources, out.use) if sources else None
+        return found if elsewhere is None else elsewhere
+
+    def _site(
+        self,
+        layer: MultiHeadAttention,
+        X: Tensor,
+        projections: dict[str, HeadProjection],
+        out: OutputProjection,
+        gates: Mapping[str, _Gate],
+        output: Tensor,
+    ) -> AttentionSite:
+        """The layer with its output projection; or, in front of what stands before that, its heads beside the gates."""
+        if out.between is None:
+            return AttentionSite(layer, X, {**projections, "o": self._output_heads(out, output)}, out.grouping)
+        biased = any(own.shift is not None for own in (*projections.values(), *(g.projection for g in gates.values())))
+        logits = [TokenwiseHead(gate.extended(biased)) for gate in gates.values()]
+        return AttentionSite(
+            SideBySideAttention([*layer.heads, *logits]),
+            X,
+            projections | {name: gate.projection for name, gate in gates.items()},
+            out.grouping,
+            projected=out.use,
+            before=out.between.curvature_before,
+        )
 
     def _used_elsewhere(self, sources: Sequence[SmoothSource | Operand], out: Use) -> Refusal | None:
         """Whether what this attention takes of its maps goes anywhere else, as where layers share keys and values."""
@@ -188,7 +255,7 @@ class _AttentionSurroundings:
             slopes = torch.autograd.grad(end, leaves, torch.ones_like(end), retain_graph=True, allow_unused=True)
             for source, slope in zip(sources, slopes, strict=True):
                 if slope is not None and bool(slope[..., source.features.flatten().to(slope.device)].any()):
-                    return Refusal("its keys or values are used by another layer too")
+                    return Refusal("its queries, keys or values are used elsewhere too")
         return None
 
     def _operand(self, taken: Tensor) -> Operand | Refusal:
@@ -230,19 +297,21 @@ class _AttentionSurroundings:
         if isinstance(turning, Refusal):
             return turning
         out = self._output_map(output)
-        if out is None:
-            return Refusal("what it puts out is changed before its output projection")
-        use_o, grouping = out
+        if isinstance(out, Refusal):
+            return out
         projections = {
             name: HeadProjection(uses[name], shifts[name], operand.features[:, turning.orders[name]], operand.heads)
             for name, operand in operands.items()
         }
-        taken = torch.arange(output.shape[1] * output.shape[3], device="cpu").reshape(output.shape[1], -1)
-        projections["o"] = HeadProjection(use_o, None, taken, of_inputs=True)
-        heads = {name: projection.heads for name, projection in projections.items()}
+        elsewhere = None if out.between is None else self._used_elsewhere(list(operands.values()), out.use)
+        gates = elsewhere or self._gates(out, projections, tokens, output)
+        if isinstance(gates, Refusal):
+            return gates
+        heads = {"o": 1} | {name: projection.heads for name, projection in projections.items()}
         rows = {name: None if own is None else self._rows(own, projections[name]) for name, own in shifts.items()}
+        rows |= {name: own.rows for name, own in gates.items()}
         layer = heads_of(
-            {name: own.matrices(self._values(own.use)) for name, own in projections.items()},
+            {name: self._pieces(own) for name, own in projections.items()} | {"o": self._output_pieces(out, output)},
             rows,
             heads,
             FactoredValueAttention if turning.tables is None else RotaryAttention,
@@ -252,7 +321,7 @@ class _AttentionSurroundings:
             ],
         )
         biased = any(own is not None for own in rows.values())
-        return AttentionSite(layer, with_ones(tokens) if biased else tokens, projections, grouping)
+        return self._site(layer, with_ones(tokens) if biased else tokens, projections, out, gates, output)
 
     def _values(self, use: Use) -> Tensor:
         return self.problem.params[use.parameter].detach()
@@ -279,8 +348,8 @@ class _AttentionSurroundings:
         first, *others = found
         return first if all(torch.equal(first, other) for other in others) else None
 
-    def _output_map(self, output: Tensor) -> tuple[Use, Grouping] | None:
-        """The map that takes the heads side by side, and how its positions are those of the sequences."""
+    def _output_map(self, output: Tensor) -> OutputProjection | Refusal:
+        """The map that takes the heads side by side, or what is made of them position by position."""
         side_by_side = output.detach().transpose(1, 2).flatten(2)
         for use in self.hooks.record.uses:
             if use.kind not in (Kind.IN_OUT, Kind.OUT_IN) or use.inputs is None:
@@ -289,8 +358,38 @@ class _AttentionSurroundings:
             for grouping in groupings(tuple(use.inputs.shape), self.sequences):
                 fits = flat.shape[-1] == side_by_side.shape[-1] and grouping.groups == self.sequences
                 if fits and torch.equal(grouping.arrange(flat), side_by_side):
-                    return use, grouping
-        return None
+                    return OutputProjection(use, grouping)
+        uses, leaves = self.hooks.record.uses, self.hooks.leaves
+        found = projection_behind(self.call.output, output, uses, leaves, self.problem.params)
+        if isinstance(found, Refusal) or found.between is None or not depends(found.between.rows, [self.call.raw]):
+            return found
+        return Refusal("what it puts out is changed by its own scores")
+
+
+_MOST_GATES = 3
+"""Linear maps that may change what the heads put out."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Gate:
+    """A linear map whose outputs change what the heads put out.
+
+    Attributes:
+        projection: Where it lies in its parameter.
+        weight: In the order ``x @ W``.
+        rows: Its bias, a row; None where it has none.
+    """
+
+    projection: HeadProjection
+    weight: Tensor
+    rows: list[Tensor] | None
+
+    def extended(self, biased: bool) -> Tensor:
+        """The weight, with a last row for the bias where the layer has some."""
+        if not biased:
+            return self.weight
+        row = self.weight.new_zeros(1, self.weight.shape[1]) if self.rows is None else self.rows[0]
+        return torch.cat([self.weight, row])
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,8 +22,13 @@ from hessianlens.network.base.uses import Kind, Piece, Use, piece_of
 from hessianlens.problems import Batch, Block, Problem
 
 Downstream = Callable[[Tensor], Tensor]
-CLOSED_FORM = {"q": "Q", "k": "K", "v": "O", "o": "U", "q2": "Q2", "k2": "K2", "q3": "Q3", "k3": "K3"}
-"""Names of the maps in the closed form, whose W_O W_U is our W_V W_O; some have several behind queries or keys."""
+CLOSED_FORM = {
+    **{"q": "Q", "k": "K", "v": "O", "o": "U", "q2": "Q2", "k2": "K2", "q3": "Q3", "k3": "K3"},
+    **{"g": "G", "g2": "G", "g3": "G"},
+}
+"""Names of the maps in the closed form, whose W_O W_U is our W_V W_O; some have several behind queries, keys, gates."""
+CurvatureBefore = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
+"""From gradient, Gauss-Newton and functional curvature behind a map of every position to those in front of it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +41,7 @@ class HeadProjection:
         features: Outputs of the map (inputs, for o) that a head takes, ``[piece, width]``, as the heads order them.
         heads: Consecutive heads that share a piece.
         of_inputs: Whether a head takes inputs of the map: that is o.
+        first: The head that uses the first piece.
     """
 
     use: Use
@@ -43,10 +49,11 @@ class HeadProjection:
     features: Tensor
     heads: int = 1
     of_inputs: bool = False
+    first: int = 0
 
     def sharing(self, piece: int) -> range:
         """The heads that use a piece."""
-        return range(piece * self.heads, (piece + 1) * self.heads)
+        return range(self.first + piece * self.heads, self.first + (piece + 1) * self.heads)
 
     def matrices(self, weight: Tensor) -> list[Tensor]:
         """The weight by piece, in the order ``x @ W``."""
@@ -112,6 +119,8 @@ class AttentionSite:
         grouping: Which positions of what o puts out are those of a sequence.
         downstream: The rest of the network, F (without output bias) to the model's outputs, where it can be called.
         narrowed: From some positions to the rest of the network at those alone, where it can be called.
+        projected: The output projection, where something stands in front of it; then it is none of `projections`.
+        before: Through the projection and that, back to what heads and gates put out side by side.
     """
 
     layer: MultiHeadAttention
@@ -120,6 +129,13 @@ class AttentionSite:
     grouping: Grouping
     downstream: Downstream | None = None
     narrowed: Callable[[Tensor], Downstream] | None = None
+    projected: Use | None = None
+    before: CurvatureBefore | None = None
+
+    @property
+    def output_use(self) -> Use:
+        """How the weight of the output projection enters."""
+        return self.projections["o"].use if self.projected is None else self.projected
 
     @property
     def biased(self) -> bool:

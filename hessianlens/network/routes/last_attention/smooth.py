@@ -175,6 +175,8 @@ def smooth_operand(taken: Tensor, leaves: Mapping[int, Tensor]) -> SmoothOperand
         if grouping is None:
             return refuse_positions(taken, leaves[site])
         sources.append(SmoothSource(site, leaves[site], *found, grouping))
+    if not sources:
+        return NO_SOURCE
     operand = SmoothOperand(taken, tuple(sources), is_curved(taken, [source.leaf for source in sources]))
     widths = [source.features.shape[1] for source in sources]
     numbers = taken[..., 0].numel() * sum(p * (taken.shape[3] + operand.curved * p) for p in widths)
