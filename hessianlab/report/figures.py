@@ -171,7 +171,6 @@ def page_figure(result: Result, reference: Reference | None = None, elsewhere: S
     growth = growth_of(result)
     compared = growth.compared(result, reference) if growth else []
     found = tuple(findings_of(result).sentences(result))
-    spoken = f"{experiment.title}. {found[0]}" if found else experiment.title
     return PageFigure(
         name=experiment.name,
         label=short_name(experiment.name),
@@ -180,7 +179,7 @@ def page_figure(result: Result, reference: Reference | None = None, elsewhere: S
         question=experiment.question,
         findings=found,
         elsewhere=tuple(elsewhere),
-        pictures=tuple(page_pictures(pictures_of(result, reference), experiment.name, experiment.title, spoken)),
+        pictures=tuple(page_pictures(pictures_of(result, reference), experiment.name, experiment.title, found[:1])),
         published=tuple(series.in_words() for series in compared),
         published_summary=agreement_in_words(compared),
         command=command(result),
@@ -192,17 +191,21 @@ def page_figure(result: Result, reference: Reference | None = None, elsewhere: S
     )
 
 
-def page_pictures(pictures: Sequence[ResultPicture], name: str, title: str, finding: str = "") -> list[PagePicture]:
+def page_pictures(
+    pictures: Sequence[ResultPicture], name: str, title: str, findings: Sequence[str] = ()
+) -> list[PagePicture]:
     """Pictures in their order: frames become one, and so do neighbours with the same caption.
 
     Args:
         pictures: Used up.
         name: Unique on the page.
-        title: Read out in place of the drawings.
-        finding: Read out in place of the first one, which shows it.
+        title: Read out in place of the drawings, with what tells one of several from the others.
+        findings: Read out behind it.
     """
-    said = {id(picture): f"{title}: {picture.name}" for picture in pictures}
-    said |= {id(picture): finding for picture in pictures[:1] if finding}
+    said = {}
+    for picture in pictures:
+        which = f", {picture.frame or picture.name.replace('-', ' ')}" if len(pictures) > 1 else ""
+        said[id(picture)] = ". ".join((f"{title}{which}", *findings))
     shown: list[PagePicture] = []
     for (framed, caption, reading, folded), group in groupby(
         pictures, lambda p: (bool(p.frame), p.caption, p.reading, p.folded)

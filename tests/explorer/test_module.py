@@ -14,6 +14,9 @@ from hessianlens.explorer.minifier import minify, tokens
 from hessianlens.explorer.module import PUBLIC, assembled, ordered, plain_source, read_source
 from hessianlens.explorer.standalone import content_policy, mounting_script
 
+MOST_BYTES = 102_000
+"""Of the module, minified; its numerical part is about a fifth of that."""
+
 
 def test_the_module_is_whole():
     source = explorer.module_source()
@@ -22,6 +25,7 @@ def test_the_module_is_whole():
     assert "</script" not in source
     exported = re.search(r"export\{(.*)\};$", source, re.MULTILINE)[1].split(",")
     assert set(exported) == set(PUBLIC)
+    assert len(source.encode()) < MOST_BYTES
 
 
 def test_files_stand_behind_what_they_import():

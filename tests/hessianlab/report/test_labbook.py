@@ -54,6 +54,11 @@ def test_tables_have_captions_and_headings_a_scope(report: str) -> None:
     assert all("<th" in table and not re.search(r"<th(?! scope)(?=[ >])", table) for table in tables)
 
 
+def test_what_is_read_out_for_a_picture_states_the_finding(report: str) -> None:
+    labels = re.findall(r'<svg role="img" aria-label="([^"]*)"', report)
+    assert len(labels) > 20 and [label for label in labels if len(label) < 60] == []
+
+
 def test_the_one_script_is_allowed_by_its_hash(report: str) -> None:
     (script,) = re.findall(r"<script>(.*?)</script>", report, flags=re.S)
     (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', report)
