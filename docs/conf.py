@@ -62,7 +62,7 @@ sphinx_gallery_conf = {
     "gallery_dirs": "gallery",
     "backreferences_dir": "gallery/backreferences",
     "doc_module": ("hessianlens",),
-    "filename_pattern": r"/[a-z_]+\.py",
+    "filename_pattern": r"/plot_\w+\.py",
     "download_all_examples": False,
     "show_memory": False,
     "write_computation_times": False,

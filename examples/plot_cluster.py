@@ -18,7 +18,7 @@ from hessianlab.experiments.registry import EXPERIMENTS
 from hessianlab.runner import configure, run
 from hessianlab.store import open_store
 
-plans = configure([EXPERIMENTS["rank_fraction"]], "quick", ["d_model=4", "d_ks=1,2", "lengths=6", "repeats=2"])
+plans = configure([EXPERIMENTS["rank_fraction"]], "quick", ["d_model=6", "d_ks=1,2,3,4,5", "lengths=8", "repeats=2"])
 file = Path(tempfile.mkdtemp()) / "cells.sqlite"
 with open_store(file) as store:
     (result,) = run(plans, store, jobs=1)
@@ -57,7 +57,7 @@ print(experiment.question)
 numbers = [(row["d_k"], row["rank"] / row["parameters"]) for row in result.rows()]
 figure, ax = plt.subplots(figsize=(6, 3), layout="constrained")
 ax.plot(*zip(*numbers, strict=True), "o")
-ax.set(xlabel="width of queries and keys", ylabel="rank / parameters", ylim=(0, 1), xticks=[1, 2])
+ax.set(xlabel="width of queries and keys", ylabel="rank / parameters", ylim=(0, 1), xticks=range(1, 6))
 plt.show()
 
 # %%

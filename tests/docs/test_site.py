@@ -23,6 +23,7 @@ EXAMPLES = sorted(file.stem for file in (ROOT / "examples").glob("plot_*.py"))
 
 
 @pytest.mark.long
+@pytest.mark.timeout(2400)
 def test_the_site_is_built_strictly_and_every_example_runs(tmp_path: Path) -> None:
     """One test, so that the site is built once: warnings are errors, an example that raises too, nothing is fetched."""
     build = f"{NO_NETWORK}; from sphinx.cmd.build import main; import sys; sys.exit(main(sys.argv[1:]))"
