@@ -51,3 +51,6 @@ plt.show()
 health = hl.attention_health(failing.problem)
 health.plot()
 plt.show()
+
+# %%
+# Alarms, what helps, and the same along a run: :doc:`/how-to/attention-health`. Heads by name: :doc:`plot_gpt2_heads`.

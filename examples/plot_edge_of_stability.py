@@ -56,3 +56,6 @@ for ax, (name, monitor) in zip(axes, runs.items(), strict=True):
     monitor.plot(ax, "sharpness")
     ax.set_title(name)
 plt.show()
+
+# %%
+# Thresholds of each optimiser: :doc:`/how-to/monitor`. A run with all quantities: :doc:`plot_training`.

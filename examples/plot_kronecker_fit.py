@@ -34,3 +34,6 @@ for name in ("layer0.attn.q", "layer0.attn.k", "layer0.attn.v", "layer0.attn.o")
 ax.set(xlabel="Kronecker products", ylabel="error over norm", ylim=(0, 1))
 ax.legend()
 plt.show()
+
+# %%
+# The sum over tokens: :doc:`/explanation/operators`. How block-diagonal a model is: :doc:`plot_block_pairs`.

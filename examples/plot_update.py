@@ -39,3 +39,6 @@ plt.show()
 
 step.pair_picture().plot()
 plt.show()
+
+# %%
+# Updates, groups and pages: :doc:`/how-to/updates`. Which block needs a smaller rate: :doc:`/how-to/learning-rates`.

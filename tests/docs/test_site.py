@@ -111,9 +111,10 @@ def formulas_are_rendered(site: Path) -> None:
     assert 'class="katex"' in page or "katex.min.js" in page
 
 
-def test_there_are_enough_examples_and_each_opens_with_its_finding() -> None:
+def test_there_are_enough_examples_and_each_opens_with_its_finding_and_ends_with_links() -> None:
     assert len(EXAMPLES) >= 14
     for name in EXAMPLES:
         text = (ROOT / f"examples/{name}.py").read_text(encoding="utf-8")
         opening = text.split('"""')[1].strip().splitlines()
         assert set(opening[1]) == {"="} and opening[3], name
+        assert ":doc:" in text.rpartition("# %%")[2], name
