@@ -39,7 +39,7 @@ healthy.alarms, failing.alarms
 # %%
 # Largest logits along both runs.
 
-fig, axes = plt.subplots(1, 2, figsize=(10, 4), sharey=True)
+fig, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
 for ax, monitor, title in zip(axes, (healthy, failing), ("healthy", "failing"), strict=True):
     monitor.plot(ax, "largest_logit")
     ax.set_title(title)

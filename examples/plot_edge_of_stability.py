@@ -51,7 +51,7 @@ runs = {
 # %%
 # Both rise to their dashed line and stay there.
 
-fig, axes = plt.subplots(1, 2, figsize=(10, 4))
+fig, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
 for ax, (name, monitor) in zip(axes, runs.items(), strict=True):
     monitor.plot(ax, "sharpness")
     ax.set_title(name)
