@@ -216,8 +216,8 @@ class Operator(Displayable, CheckedOperator):
         """
         (a, b), (c, d) = self._matrix_shapes("kronecker_distance")
         for name, given, shape in (("A", A, (a, c)), ("B", B, (b, d))):
-            sound = isinstance(given, Tensor) and tuple(given.shape) == shape
-            check_that(sound, name, given, f"a matrix of shape {shape}")
+            sound = isinstance(given, Tensor) and tuple(given.shape) == shape and bool(given.isfinite().all())
+            check_that(sound and not given.is_complex(), name, given, f"a real, finite matrix of shape {shape}")
         norm = float(self._frobenius_square().root().number(torch.float64, "norm"))
         image = self._rearranged().times(B.to(self.device, self.dtype)[..., None])[..., 0].double()
         inner = float((A.to(image) * image).sum())

@@ -231,6 +231,12 @@ def _operators() -> Iterator[Recipe]:
     yield Recipe("TokenSum", lambda: hl.operators.TokenSum, {**sums, **kind})
     yield Recipe("TokenSum.of", lambda: hl.operators.TokenSum.of, sums)
     factor = _given(name="p", indices="na", tensor=lambda: randn(3, 2), size=0)
+    yield Recipe("KroneckerFit", lambda: hl.operators.KroneckerFit, {}, 0.1, result=False)
+    summed = hl.operators.TokenSum.of(_terms(), (2, 2), (2, 2))
+    yield Recipe("kronecker_fit", lambda: summed.kronecker_fit, _given(rank=1, seed=0))
+    yield Recipe(
+        "kronecker_distance", lambda: summed.kronecker_distance, _given(A=lambda: randn(2, 2), B=lambda: randn(2, 2))
+    )
     yield Recipe("Factor", lambda: hl.operators.Factor, factor)
     yield Recipe("Factor.identity", lambda: hl.operators.Factor.identity, _given(indices="bd", size=2))
     factors = _given(coefficient=1.0, factors=lambda: (Factor("p", "na", randn(3, 2)),))

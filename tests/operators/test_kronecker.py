@@ -119,5 +119,7 @@ def test_bad_arguments() -> None:
         grid.kronecker_fit()
     with pytest.raises(hl.InputError, match="matrix of shape"):
         op.kronecker_distance(torch.eye(3), torch.eye(3))
+    with pytest.raises(hl.InputError, match="finite"):
+        op.kronecker_distance(torch.full((3, 3), torch.nan), torch.eye(2))
     with pytest.raises(hl.InputError, match="vector"):
         _ = op.kronecker_fit() @ torch.ones(3)
