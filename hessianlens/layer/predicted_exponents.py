@@ -11,6 +11,11 @@ A norm of queries or of keys takes the scale of the tokens out of these: scores 
 less one for each norm, and so does their derivative by a weight, because the Jacobian of a norm grows as one over sigma
 where its input shrinks. With both norms nothing depends on sigma but the values: all outer-product blocks go as
 ``sigma^2``, all functional ones as ``sigma``.
+
+The logits of an output gate shrink as sigma where they are a projection of the tokens: the gate itself is one half and
+takes nothing, and by its weight the output goes as ``sigma`` times what the head puts out. So the outer-product block
+of the gate goes as ``sigma^4`` for softmax. The second derivative of a sigmoid is zero at zero, hence one more power in
+the functional block of the gate with itself.
 """
 
 from __future__ import annotations
@@ -135,7 +140,8 @@ def predicted_growth(
     Args:
         activation: Name, `Activation` or function of a row.
         part: "outer" (or "ggn"), "functional", "t_functional", or "full" for the smaller of the exponents present.
-        row: "Q", "K", "V", "QK" (a single query-key matrix), "gain_Q", "gain_K" (of norms) or "sink" (its logit).
+        row: "Q", "K", "V", "QK" (a single query-key matrix), "gain_Q", "gain_K" (of norms), "sink" (its logit)
+            or "gate" (of the output).
         column: The same.
         residual_power: Power of sigma in the loss gradient itself: 0 for a fixed residual, 1 if it scales with sigma.
         length: Tokens of a sequence. Only very short ones matter: with two tokens a uniform softmax row is symmetric
@@ -159,13 +165,32 @@ def predicted_growth(
     check_choice("part", part, (*LAYER_PARTS, "t_functional", "ggn"))
     part = "outer" if part == "ggn" else part
     for name in (row, column):
-        check_choice("row and column", name, ("Q", "K", "V", "QK", "gain_Q", "gain_K", "sink"))
+        check_choice("row and column", name, ("Q", "K", "V", "QK", "gain_Q", "gain_K", "sink", "gate"))
     check_whole("residual_power", residual_power, 0)
     powers, scores = activation_powers(activation, length), ScorePowers(query_norm, key_norm)
     if part == "full":
         found = [_exponent(powers, scores, p, row, column, residual_power) for p in ("outer", "functional")]
         return min((e for e in found if e is not None), default=None)
     return _exponent(powers, scores, part, row, column, residual_power)
+
+
+def _first_power(powers: ActivationPowers, scores: ScorePowers, name: str) -> int | None:
+    """That of the output's derivative by a parameter."""
+    if name in ("V", "gate"):
+        through_tokens = 1 + (name == "gate")
+        return None if powers.value is None else through_tokens + scores.scores * powers.value
+    return None if powers.jacobian is None else 1 + scores.scores * powers.jacobian + scores.derivative(name)
+
+
+def _gate_exponent(
+    powers: ActivationPowers, scores: ScorePowers, part: str, row: str, column: str, residual_power: int
+) -> int | None:
+    """A functional block of the gate: one token more than the other parameter's first derivative; with itself two."""
+    other = column if row == "gate" else row
+    found = _first_power(powers, scores, other)
+    if found is None or part == "t_functional":
+        return None
+    return found + residual_power + (2 if other == "gate" else 1)
 
 
 def _exponent(
@@ -176,8 +201,10 @@ def _exponent(
         return None if power is None else 1 + scores.scores * power + sum(map(scores.derivative, names))
 
     if part == "outer":
-        sides = [through(powers.value) if name == "V" else through(powers.jacobian, name) for name in (row, column)]
+        sides = [_first_power(powers, scores, name) for name in (row, column)]
         return None if None in sides else sum(s for s in sides if s is not None)
+    if "gate" in (row, column) and part != "outer":
+        return _gate_exponent(powers, scores, part, row, column, residual_power)
     of_scores = [name for name in (row, column) if name != "V"]
     found: list[int | None] = []
     if len(of_scores) == 1 and part == "functional":

@@ -99,6 +99,7 @@ def watched() -> History:
 SHOWN: dict[str, Callable[[], Any]] = {
     "layer": layer,
     "single": lambda: hl.SingleMatrixAttention(_numbers(3, 3), _numbers(3, 2), causal=True),
+    "cross-attention": lambda: hl.attention.CrossAttention(_numbers(3, 2), _numbers(4, 2), _numbers(4, 2)),
     "factored": lambda: hl.attention.FactoredValueAttention(
         _numbers(4, 2), _numbers(4, 2), _numbers(4, 2), _numbers(2, 3)
     ),
