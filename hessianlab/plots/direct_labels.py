@@ -1,20 +1,21 @@
 """Names of curves beside the curves, in their colours, instead of a legend: where there is room for them.
 
 A name stands as near to its curve as it can without covering a curve or another name, and nearer to its own curve than
-to any other that is not in the same place. What finds no such place is left for a legend.
+to any other that is not in the same place. If one of them finds no such place, all are left for a legend.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import same_color
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
-from hessianlab.plots.style import INK, SKY
+from hessianlab.plots.style import SKY
 
 _PLACES = np.linspace(0.04, 0.96, 24)
 """Where along a curve its name may stand, as shares of its length."""
@@ -40,7 +41,7 @@ def label_curves(axes: Axes, names: Sequence[str]) -> list[str]:
     """Write names beside the curves that are labelled so; the axes must have their final place.
 
     Returns:
-        Names that found no place, or have no curve.
+        Names that have no curve; all of them if one of the others finds no place.
 
     >>> from hessianlab.plots.style import panel
     >>> with panel() as (figure, axes):
@@ -54,33 +55,47 @@ def label_curves(axes: Axes, names: Sequence[str]) -> list[str]:
     curves = {str(line.get_label()): line for line in axes.get_lines()}
     drawn = {line: found for line in axes.get_lines() if len(found := _pixels(axes, line))}
     named = [name for name in names if name in curves and curves[name] in drawn]
-    taken = [_box(text) for text in axes.texts]
+    taken, before = [_box(text) for text in axes.texts], set(axes.get_children())
     every = np.concatenate([np.empty((0, 2)), *drawn.values()])
     frame = axes.get_window_extent()
     inside = (frame.x0, frame.y0, frame.x1, frame.y1)
     for name in named:
         own = drawn[curves[name]]
-        rivals = [drawn[curves[other]] for other in named if other != name]
-        text = axes.text(
-            0, 0, name, color=_text_colour(curves[name]), fontsize=9, transform=None, va="bottom", ha="left"
-        )
+        rivals = [_rival(curves[name], curves[other], drawn, unit) for other in named if other != name]
+        colour = curves[name].get_color()
+        weight = "bold" if colour == SKY else "normal"
+        text = axes.text(0, 0, name, color=colour, weight=weight, fontsize=9, transform=None, va="bottom", ha="left")
         size = _box(text)
         place = _place(own, rivals, every, (size[2] - size[0], size[3] - size[1]), inside, taken, unit)
         if place is None:
-            text.remove()
-            continue
+            for artist in set(axes.get_children()) - before:
+                artist.remove()
+            return list(names)
         box, anchor = place
         text.set_transform(axes.transData)
         text.set_position(tuple(axes.transData.inverted().transform(box[:2])))
         taken.append(box)
         _lead(axes, box, anchor, str(text.get_color()), unit)
-    written = {text.get_text() for text in axes.texts}
-    return [name for name in names if name not in written]
+    return [name for name in names if name not in named]
 
 
-def _text_colour(line: Line2D) -> Any:
-    """The colour of a line; ink for the one of the palette in which text is hard to read on white."""
-    return INK if line.get_color() == SKY else line.get_color()
+@dataclass(frozen=True)
+class _Rival:
+    """Another named curve.
+
+    Attributes:
+        points: Of it, in pixels.
+        may_share: Whether a name may stand where both are: colours tell whose it is, or they are the same everywhere.
+    """
+
+    points: np.ndarray
+    may_share: bool
+
+
+def _rival(own: Line2D, other: Line2D, drawn: Mapping[Line2D, np.ndarray], unit: float) -> _Rival:
+    points, some = drawn[other], drawn[own][:: max(len(drawn[own]) // 20, 1)]
+    apart = max(float(np.hypot(*(points - one).T).min()) for one in some)
+    return _Rival(points, not same_color(own.get_color(), other.get_color()) or apart <= _SAME * unit)
 
 
 def _pixels(axes: Axes, line: Line2D) -> np.ndarray:
@@ -104,7 +119,7 @@ def _box(text: Text) -> Box:
 
 def _place(
     own: np.ndarray,
-    rivals: Sequence[np.ndarray],
+    rivals: Sequence[_Rival],
     every: np.ndarray,
     size: tuple[float, float],
     inside: Box,
@@ -150,15 +165,14 @@ def _distances(points: np.ndarray, box: Box) -> np.ndarray:
     return np.hypot(x, y)
 
 
-def _belongs(box: Box, own: np.ndarray, rivals: Sequence[np.ndarray], unit: float, alone: bool) -> bool:
+def _belongs(box: Box, own: np.ndarray, rivals: Sequence[_Rival], unit: float, alone: bool) -> bool:
     """Whether no other named curve is nearly as near to a name, unless the two are in the same place there."""
     distances = _distances(own, box)
-    point = own[int(distances.argmin())]
-    for other in rivals:
-        apart = np.hypot(*(other - point).T).min()
-        if (alone or apart > _SAME * unit) and _distances(
-            other, box
-        ).min() < 1.5 * distances.min() + _SAME * unit * alone:
+    point, room = own[int(distances.argmin())], _SAME * unit if alone else 0.0
+    for rival in rivals:
+        apart = np.hypot(*(rival.points - point).T).min() > _SAME * unit
+        near = _distances(rival.points, box).min() < 1.5 * distances.min() + room
+        if near and (alone or apart or not rival.may_share):
             return False
     return True
 

@@ -1,4 +1,4 @@
-"""Names beside curves cover nothing and stand next to what they name; what finds no place stays in the legend."""
+"""Names beside curves cover nothing and stand next to what they name; without room for all there is a legend."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_names_cover_nothing_and_stand_nearest_to_their_own_curve(seed):
         assert not any(a.overlaps(b) for one, a in boxes.items() for two, b in boxes.items() if one < two)
 
 
-def test_a_name_without_room_stays_in_the_legend():
+def test_all_names_stay_in_the_legend_if_one_has_no_room():
     with panels(1) as (figure, (axes,)):
         axes.plot([0, 1], [0, 1], label="a name much longer than there is room for in a panel as narrow as a phone")
         axes.plot([0, 1], [1, 0], label="short")
@@ -56,4 +56,4 @@ def test_a_name_without_room_stays_in_the_legend():
         legend = [text.get_text().replace("\n", " ")[:10] for one in shown.legends for text in one.get_texts()]
         return legend, [text.get_text() for text in shown.axes[0].texts]
 
-    assert each_panel(figure, found) == [(["a name muc"], ["short"])]
+    assert each_panel(figure, found) == [(["a name muc", "short"], [])]
