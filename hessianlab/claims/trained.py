@@ -327,7 +327,7 @@ def decided(
     these) and contradicted nowhere; it holds if a condition is met where it is borne out under some conditions, or in
     some cases, and contradicted in others, and the text lists both; where it is contradicted and never borne out, a
     statement without a condition fails, and one about models in use is not seen at this size. Otherwise the seeds do
-    not decide.
+    not decide. What a run with other seeds and settings decides where this one does not counts as a condition more.
 
     Args:
         record: The study.
@@ -337,17 +337,18 @@ def decided(
         universal: Whether it is said of all models, so that one that contradicts it is a counterexample.
     """
     outcomes = _outcomes(record, effects, tasks)
+    again = {one.changed: _outcomes(one, effects, tasks) for one in record.replications()}
+    counted = [*outcomes, *_decided_again(outcomes, again)]
     own = [one for one in outcomes if (one.task, one.condition) == (outcomes[0].task, outcomes[0].condition)]
-    states = [outcome.state for outcome in outcomes]
+    states = [outcome.state for outcome in counted]
     supported, contradicted = True in states, False in states
     silent = all(outcome.state is None for outcome in own)
     undecided = (not supported and not contradicted) or (supported is not contradicted and silent)
     reasons = dict.fromkeys(_reason(effect) for one in own for effect in one.effects if effect.state is None)
-    again = {one.changed: _outcomes(one, effects, tasks) for one in record.replications()}
     said = (where_it_holds(outcomes), *(f"Run again with {name}: {where_it_holds(o)}" for name, o in again.items()))
     return Finding(
-        checks=tuple(check for outcome in outcomes for check in _checks(outcome) if outcome.state is not None),
-        conditional=tuple(check for outcome in outcomes for check in _checks(outcome) if outcome.state is True),
+        checks=tuple(check for outcome in counted for check in _checks(outcome) if outcome.state is not None),
+        conditional=tuple(check for outcome in counted for check in _checks(outcome) if outcome.state is True),
         example="; ".join(f"{one.where}: {one.shown}" for one in own),
         support=tuple(_agreement(name, outcomes, others) for name, others in again.items()),
         numbers={**numbers, "models": record.models, "where": ". ".join(said)},
@@ -368,6 +369,19 @@ def _outcomes(
     ]
     measured = [one for one in found if any(effect.mean is not None for effect in one.effects)]
     return measured or found[:1]
+
+
+def _decided_again(
+    outcomes: Sequence[ConditionOutcome], again: Mapping[str, Sequence[ConditionOutcome]]
+) -> list[ConditionOutcome]:
+    """Outcomes that a run with other seeds and settings decides where the recorded one does not."""
+    known = {(one.task, one.case, one.condition) for one in outcomes if one.state is not None}
+    return [
+        replace(one, condition=f"{one.condition or 'as set'}, run again with {name}")
+        for name, others in again.items()
+        for one in others
+        if one.state is not None and (one.task, one.case, one.condition) not in known
+    ]
 
 
 def _agreement(name: str, outcomes: Sequence[ConditionOutcome], others: Sequence[ConditionOutcome]) -> Check:
