@@ -8,7 +8,7 @@ from hessianlens.curvature.operators import (
     GaussNewtonOperator,
     HessianOperator,
 )
-from hessianlens.curvature.repeated import Repeated, TapeTests, tape_can_pay_off
+from hessianlens.curvature.repeated import Repeated, TapeTests, forward_multiply_adds, tape_can_pay_off
 from hessianlens.curvature.verification import verify
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "Linearisation",
     "Repeated",
     "TapeTests",
+    "forward_multiply_adds",
     "loss_gradient",
     "tape_can_pay_off",
     "verify",

@@ -111,6 +111,16 @@ def tape_can_pay_off(problem: Problem, batch: Batch, least: float | None = None)
     return _numbers(batch) * _weights(problem) >= (TAPE_MIN_MULTIPLY_ADDS if least is None else least)
 
 
+def forward_multiply_adds(problem: Problem) -> float:
+    """Multiply-adds of a forward pass of all data, roughly: every weight meets every number of the largest tensor.
+
+    >>> weight = torch.zeros(3, 2)
+    >>> forward_multiply_adds(Problem(lambda w, b: b @ w["w"], lambda out, b: out.sum(), {"w": weight}, {}, [weight.T]))
+    36.0
+    """
+    return float(sum(map(_numbers, problem.data)) * _weights(problem))
+
+
 def _weights(problem: Problem) -> int:
     return sum(tensor.numel() for tensor in problem.params.values() if tensor.ndim > 1)
 

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 
 from hessianlens.curvature import verify
 from hessianlens.errors import InputError, Refusal
-from hessianlens.network.base import thresholds
+from hessianlens.network.base.price import Prices, affordable_hvps, exact_hvps, most_hvps
 from hessianlens.network.base.progress import Deadline, Watch
 from hessianlens.network.base.question import NO_LIMITS, Limits, Question, probe_vectors
 from hessianlens.network.base.sampling import ProbeSource, registered_sources
@@ -115,21 +115,24 @@ class ExactNorms:
         self.covered: list[Block] = []
         self._planner = planner_of(problem)
         self._sketches: SketchedAttention | None = None
+        self._prices: dict[str, Prices] = {}
 
     @property
     def forced(self) -> bool:
         """Whether every norm must be exact."""
         return self.method == "exact"
 
-    def solve(self, blocks: Sequence[Block], probes: int) -> None:
+    def solve(self, blocks: Sequence[Block], probes: Mapping[str, int]) -> None:
         """All blocks that are worth it.
 
         Args:
             blocks: What is asked for.
-            probes: Products with random vectors that a block would get otherwise.
+            probes: By block, products with random vectors that it would get otherwise.
         """
         unknown = [block for block in blocks if not self._recall(block)]
-        if not self.forced and self.problem.ranks.size == 1:  # a source knows the data of one rank
+        for block in unknown:
+            self.why.pop(block.name, None)
+        if not self.forced and self.source is None and self.problem.ranks.size == 1:  # it knows the data of one rank
             self._ask_sources(unknown)
         groups = self._agreed(unknown, probes)
         self._expect_exact([block for block in unknown if block.name in self.why])
@@ -162,7 +165,7 @@ class ExactNorms:
             reasons = "; ".join(f"{name}: {why}" for name, why in list(refused.items())[:3])
             raise InputError(f"method: got 'exact', but {reasons}; expected 'auto' or 'probes'.")
 
-    def _agreed(self, blocks: Sequence[Block], probes: int) -> list[Choices]:
+    def _agreed(self, blocks: Sequence[Block], probes: Mapping[str, int]) -> list[Choices]:
         """By layer, the blocks that there are; where several processes look, those that all of them can have."""
         own: list[Choices] = []
 
@@ -211,21 +214,39 @@ class ExactNorms:
         if blocks:
             verify(self.problem, [block.parameter for block in blocks])
 
-    def _answers(self, blocks: Sequence[Block], probes: int) -> Choices:
-        """Those of a layer's blocks that there are; of the others the reason is kept."""
+    def _answers(self, blocks: Sequence[Block], probes: Mapping[str, int]) -> Choices:
+        """Those of a layer's blocks that there are and that are worth it; of the others the reason is kept."""
         answers: Choices = []
+        sampled = {block.name: min(probes[block.name], block.numel) for block in blocks}
+        attention = sum(sampled[block.name] for block in blocks if ".attn." in block.name)
+        together = affordable_hvps(self._planner.problem, attention) if self.method == "auto" else most_hvps(attention)
         for block in blocks:
-            most = thresholds.EXACT_MAX_HVPS_PER_PROBE * min(probes, block.numel)
-            question = Question(block, block, NO_LIMITS if self.forced else Limits(most), norms_only=True)
+            limits = NO_LIMITS if self.forced else Limits(most_hvps(sampled[block.name]), shared_hvps=together)
             if self.source is not None and block in self.covered:
                 self.why[block.name] = self.source.reason
                 continue
-            found = self._planner.choose(question)
+            found = self._planner.choose(Question(block, block, limits, norms_only=True))
             if isinstance(found, Refusal):
                 self.why[block.name] = found.reason
             else:
                 answers.append((block, found))
-        return answers
+        return self._worth(answers, sampled) if self.method == "auto" else answers
+
+    def _worth(self, answers: Choices, sampled: Mapping[str, int]) -> Choices:
+        """Those that cost no more than their probes, or little; answers that share their HVPs are judged together."""
+        groups: dict[Hashable, Choices] = {}
+        for block, answer in answers:
+            groups.setdefault(answer.cost.shared or block.name, []).append((block, answer))
+        worth: Choices = []
+        for group in groups.values():
+            costs = [answer.cost for _, answer in group]
+            prices = Prices(exact_hvps(costs), sum(sampled[block.name] for block, _ in group), len(group))
+            self._prices.update({block.name: prices for block, _ in group})
+            if prices.exact <= affordable_hvps(self._planner.problem, prices.sampled):
+                worth.extend(group)
+            else:
+                self.why.update({block.name: f"{prices}; method='exact' asks for it" for block, _ in group})
+        return worth
 
     def _solve(self, block: Block, choice: Choice, planned: ExactProgress | None) -> None:
         sketched = not self.forced and (self.method == "sketch" or self.rtol is not None)
@@ -248,7 +269,8 @@ class ExactNorms:
         else:
             norms, answered = found
             values = {part: Estimate.exactly(norms.values[part]) for part in self.parts}
-            self._know(block.name, values, answered.why)
+            prices = f"; {self._prices[block.name]}" if block.name in self._prices else ""
+            self._know(block.name, values, answered.why + prices)
 
     def _sketch(self, block: Block, source: ExactAttention) -> None:
         """The norms of a block of the last attention layer in the cheaper of two ways."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -66,6 +66,7 @@ class NormRun:
         self._sampled: list[Block] = list(self.blocks)
         self._graphs = GraphSource(problem, self.parts, seed)
         self._other: ProbeSource | None = None
+        self._solver: ExactNorms | None = None
         self._covered: set[str] = set()
 
     # --- what is known -----------------------------------------------------------------------------------------------
@@ -126,8 +127,14 @@ class NormRun:
         """
         if self.method == "probes":
             return
-        solver = ExactNorms(self.problem, self.parts, self.method, self.rtol, self.seed, self.watch, self.saved)
-        solver.solve(self.blocks, probes)
+        self._solver = ExactNorms(self.problem, self.parts, self.method, self.rtol, self.seed, self.watch, self.saved)
+        self._solve(self.blocks, {block.name: probes for block in self.blocks})
+
+    def _solve(self, blocks: Sequence[Block], probes: Mapping[str, int]) -> None:
+        """Everything exact that costs no more than so many probes per block."""
+        solver = self._solver
+        assert solver is not None
+        solver.solve(blocks, probes)
         self._exact, self._other = solver.found, solver.source
         self._covered = {block.name for block in solver.covered}
         self.why.update(solver.why)
@@ -151,7 +158,11 @@ class NormRun:
         self._graphs.release()
 
     def narrow(self) -> None:
-        """More probes for every sampled block with intervals wider than asked, as many as those so far call for."""
+        """Every sampled block with intervals wider than asked: exactly, or by more probes, whichever is cheaper."""
+        needed = {block.name: self._needed(block) - self.drawn(block) for block in self._sampled if self.drawn(block)}
+        wide = [block for block in self._sampled if needed.get(block.name, 0) > 0 and block.name not in self._covered]
+        if self._solver is not None and self.method == "auto" and wide:
+            self._solve(wide, needed)
         for group in layer_groups(self._sampled):
             asked = [(block, self._needed(block)) for block in group if self.drawn(block)]
             requests = [self._request(block, count) for block, count in asked if count > self.drawn(block)]

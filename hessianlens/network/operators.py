@@ -9,6 +9,7 @@ from functools import partial
 from hessianlens.curvature import MATRIX_FREE, verify
 from hessianlens.errors import InputError, Refusal
 from hessianlens.network.base import thresholds
+from hessianlens.network.base.price import little_hvps
 from hessianlens.network.base.question import NO_LIMITS, Limits, Question
 from hessianlens.network.planner import Choice, Planner, planner_of
 from hessianlens.operators import (
@@ -114,6 +115,7 @@ class _Blocks:
             build=partial(self.joined, choices),
             hvps=sum(shared.values()) + sum(certificates.values()),
             fast_matvecs=all(choice.cost.fast_matvecs for choice in choices.values()),
+            little_hvps=little_hvps(self.problem),
         )
 
     def choices(self, limits: Limits) -> Choices | Refusal:

@@ -15,7 +15,7 @@ from torch import Tensor
 from hessianlens.curvature import MATRIX_FREE, BlockPairOperator, verify
 from hessianlens.display import Cells, DisplayableRows, Grid, Picture
 from hessianlens.errors import Refusal, check_seed, check_whole, describe_value, expect, suggest_names
-from hessianlens.network.base import thresholds
+from hessianlens.network.base.price import affordable_hvps, most_hvps
 from hessianlens.network.base.question import NO_LIMITS, Limits, Question
 from hessianlens.network.base.sampling import WORKSPACE
 from hessianlens.network.forecasting import ensure_fits_in_memory
@@ -183,17 +183,18 @@ def _exact(
 
 def _affordable(planner: Planner, blocks: Sequence[Block], probes: int, forced: bool) -> dict[tuple[str, str], Choice]:
     """Choices by pair."""
-    most = thresholds.EXACT_MAX_HVPS_PER_PROBE
-    left = math.inf if forced else float(most * sum(min(probes, block.numel) for block in blocks))
+    sampled = sum(min(probes, block.numel) for block in blocks)  # a product with a column serves all rows
+    left = math.inf if forced else affordable_hvps(planner.problem, sampled)
     choices, paid, certified = dict[tuple[str, str], Choice](), set[Hashable](), set[str]()
     for row, column in (*((block, block) for block in blocks), *combinations(blocks, 2)):
-        limits = NO_LIMITS if forced else Limits(min(left, most * min(probes, row.numel, column.numel)))
+        most = most_hvps(min(probes, row.numel, column.numel))
+        limits = NO_LIMITS if forced else Limits(min(left, most), shared_hvps=left)
         choice = planner.choose(Question(row, column, limits, norms_only=True))
         if isinstance(choice, Refusal):
             expect(not forced, f"method: got 'exact', but {row.name} x {column.name}: {choice}; expected 'auto'.")
             continue
         if choice.cost.shared not in paid:  # HVPs with the vectors of one row serve all columns
-            left -= choice.cost.hvps
+            left -= choice.cost.upfront_hvps
             paid.add(choice.cost.shared)
         if column.name not in certified:
             left -= choice.cost.certificate_hvps

@@ -52,6 +52,10 @@ class LinearCombination(Operator):
         """Whether every summand is in closed form."""
         return all(isinstance(op, Operator) and op.exact for _, op in self.terms)
 
+    def exact_within(self, hvps: float) -> bool:
+        """Whether every summand is in closed form, for no more HVPs than these, which an estimate takes of each."""
+        return all(isinstance(op, Operator) and op.exact_within(hvps) for _, op in self.terms)
+
     @property
     def method(self) -> str:  # type: ignore[override]
         """How the numbers of the summands are computed."""

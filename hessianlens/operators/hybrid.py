@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
 
@@ -34,12 +35,14 @@ class ClosedFormPlan:
         build: Builds it; `NotCertified` if it turns out not to be the matrix.
         hvps: HVPs that it takes.
         fast_matvecs: Whether it multiplies faster than HVPs once it is built.
+        little_hvps: HVPs up to which it is little work, whatever it is for.
     """
 
     why: str
     build: Callable[[], StructuredOperator]
     hvps: int = 0
     fast_matvecs: bool = False
+    little_hvps: float = math.inf
 
 
 class HybridOperator(Operator):
@@ -111,6 +114,14 @@ class HybridOperator(Operator):
             except NotCertified as error:
                 self._drop(Refusal(str(error)))
         return self._dropped is None
+
+    @restores_state
+    def exact_within(self, hvps: float) -> bool:
+        """Whether its closed form, if there is one, is built already or takes no more HVPs than these, or few."""
+        plan = self.plan
+        if self._closed is None and isinstance(plan, ClosedFormPlan) and plan.hvps > max(hvps, plan.little_hvps):
+            return False
+        return self.exact
 
     @property
     def why(self) -> str:  # type: ignore[override]
@@ -184,7 +195,7 @@ class HybridOperator(Operator):
             plan = self.plan
             if isinstance(plan, Refusal) or self._dropped is not None:
                 return self._dropped or Refusal(str(plan))
-            return ClosedFormPlan(plan.why, self._turned, plan.hvps, plan.fast_matvecs)
+            return replace(plan, build=self._turned)
 
         hvps = self.hvps.adjoint()
         assert isinstance(hvps, Operator)

@@ -107,6 +107,14 @@ class Operator(Displayable, CheckedOperator):
     _dense_working: float = 1.2
     """Times its own size that forming the dense matrix holds at the peak."""
 
+    def exact_within(self, hvps: float) -> bool:
+        """Whether it is in closed form, and getting there takes no more HVPs than these; more are not made to see.
+
+        Args:
+            hvps: HVPs that estimates would take instead.
+        """
+        return self.exact
+
     @property
     def product_cost(self) -> str:
         """What a matvec costs, as text."""

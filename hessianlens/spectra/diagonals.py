@@ -36,8 +36,8 @@ def diagonal(
     ``A_ii = E v_i (A v)_i`` for a vector ``v`` of random signs (Bekas, Kokiopoulou and Saad 2007); entry ``i`` has the
     variance ``sum_{j != i} A_ij^2`` if A is symmetric, estimated by the spread over the probes.
 
-    An operator in closed form (``op.exact``) answers by itself. With as many probes as rows the basis vectors are used,
-    which is exact.
+    An operator in closed form (``op.exact``) answers by itself, where that takes no more products. With as many probes
+    as rows the basis vectors are used, which is exact.
 
     Args:
         op: A square linear operator or matrix.
@@ -58,7 +58,7 @@ def diagonal(
     n = check_square(op, "a diagonal")
     check_progress(progress)
     check_seed(seed)
-    if in_closed_form(op):
+    if in_closed_form(op, probes):
         value = op.diagonal().detach().double()
         return VectorEstimate(value, torch.zeros_like(value), 0, None, "exact")
     check_count("probes", probes, 1 if n == 1 else 2, "the error bar is their spread")

@@ -53,7 +53,7 @@ def median_entry(
     rows, n = check_operator(op)
     check_progress(progress)
     check_seed(seed)
-    if in_closed_form(op) and rows * n <= _DENSE_ENTRIES:
+    if in_closed_form(op, columns) and rows * n <= _DENSE_ENTRIES:
         return Estimate.exactly(float(np.median(op.to_dense().detach().abs().cpu().numpy())))
     check_count("columns", columns, 1 if n == 1 else 2, "the error bar is their spread")
     count = min(int(columns), n)

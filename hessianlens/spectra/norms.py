@@ -107,8 +107,8 @@ def frobenius(
     wide where probes are few. Calls with the same seed share their probes if the operators have as many columns: give
     another seed to each of the norms that are compared.
 
-    An operator in closed form (``op.exact``) answers by itself. With as many probes as columns the basis vectors are
-    used, which is exact.
+    An operator in closed form (``op.exact``) answers by itself, where that takes no more products. With as many probes
+    as columns the basis vectors are used, which is exact.
 
     Args:
         op: A linear operator or a matrix.
@@ -127,7 +127,7 @@ def frobenius(
     _, columns = check_operator(op)
     check_progress(progress)
     vectors = Probes(columns, probes, seed, distribution, op.dtype, op.device)
-    if in_closed_form(op):
+    if in_closed_form(op, probes):
         return Estimate.exactly(float(op.frobenius_norm().detach()))
     check_count("probes", probes, 1, "the number of products")
     exact = probes >= columns

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
@@ -59,13 +60,20 @@ def check_operator(op: LinearOperator) -> tuple[int, int]:
     return rows, columns
 
 
-def in_closed_form(op: object) -> TypeGuard[Operator]:
-    """Whether an operator answers by itself, without sampling.
+def in_closed_form(op: object, products: float = math.inf) -> TypeGuard[Operator]:
+    """Whether an operator answers by itself, without sampling, and that is no dearer.
+
+    Args:
+        op: The operator.
+        products: Products that a sampled answer takes.
 
     >>> in_closed_form(torch.eye(2))
     False
     """
-    return isinstance(op, Operator) and op.exact
+    if not isinstance(op, Operator):
+        return False
+    asked = products if isinstance(products, (int, float)) else math.inf  # what is no number is refused later on
+    return op.exact_within(min(asked, op.shape[1]))
 
 
 def check_progress(progress: Progress | None) -> None:
@@ -135,7 +143,7 @@ def dense(op: LinearOperator, chunk: int | None, progress: Progress | None = Non
     """The matrix itself, in float64, column by column unless the operator can write it down."""
     rows, columns = check_operator(op)
     ensure_fits("The dense matrix", (rows, columns), torch.float64, op.device, "use a method that needs products only")
-    if in_closed_form(op):
+    if in_closed_form(op, columns):
         return op.to_dense().detach().double()
     return torch.cat([AV.double() for _, AV in probe(op, basis(op), chunk, progress)], dim=1)
 

@@ -165,8 +165,8 @@ def trace(
     Intervals are Student's: traces have either sign, and their samples are skewed to either side. Where one eigenvalue
     dominates too many of them miss (`Estimate` says how many), fewer with "hutch++", whose sketch takes it out.
 
-    An operator in closed form (``op.exact``) answers by itself. With as many probes as rows the basis vectors are used,
-    which is exact.
+    An operator in closed form (``op.exact``) answers by itself, where that takes no more products. With as many probes
+    as rows the basis vectors are used, which is exact.
 
     Args:
         op: A square linear operator or matrix; it need not be symmetric.
@@ -187,7 +187,7 @@ def trace(
     check_progress(progress)
     check_choice("method", method, METHODS)
     drawn = Probes(n, probes, seed, distribution, op.dtype, op.device)
-    if in_closed_form(op):
+    if in_closed_form(op, probes):
         return Estimate.exactly(float(op.trace().detach()))
     check_count("probes", probes, 1, "the number of products")
     if probes >= n:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,7 @@ from hessianlens.models.adapters.torch_losses import TorchShare
 from hessianlens.models.adapters.trial_run import FirstBatch, floating_dtypes, has_own_digits, own_result
 from hessianlens.models.adapters.twice_differentiable import own_kernels
 from hessianlens.models.adapters.unembedding import FusedLossCall, LastMap, logits_note
-from hessianlens.problems import Batch, BatchLoss, Problem
+from hessianlens.problems import Batch, BatchLoss, Problem, pieces
 
 _NOISE_EPS = 100
 """Units in the last place by which outputs are moved to see how much of a loss is rounding."""
@@ -223,18 +223,18 @@ class ModelComparison:
         generator = torch.Generator(made.device).manual_seed(0)
 
         def moved(tensor: Tensor) -> Tensor:
-            drawn = torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype, device=tensor.device)
-            return tensor + _STATE_CHANGE * (tensor.abs().mean() + _STATE_CHANGE) * drawn
+            sides = (tensor.shape[:1], tensor.shape[1:]) if tensor.ndim > 1 else (tensor.shape,)
+            drawn = (torch.randn(side, generator=generator, dtype=tensor.dtype, device=made.device) for side in sides)
+            change = reduce(partial(torch.tensordot, dims=0), drawn)  # of rank one: as many draws as that, not as entries
+            return torch.add(tensor, change, alpha=_STATE_CHANGE * (float(tensor.abs().mean()) + _STATE_CHANGE))
 
         names = {name for name, _ in self.model.named_parameters()}
         with made.scope(), torch.no_grad():
-            values = [float(self._share(outputs, batch)) for _ in range(2)]
+            first, again = (float(self._share(outputs, batch)) for _ in range(2))
             elsewhere = {
                 name: moved(t) if name in names and t.is_floating_point() else t for name, t in made.params.items()
             }
-            made.forward(elsewhere, batch)
-            values.append(float(self._share(outputs, batch)))
-        first, again, after = values
+            after = self._after_a_run(elsewhere, outputs, batch)
         expect(
             first == again or math.isnan(first),
             f"loss: the given function gives {first:.6g} and {again:.6g} for the same outputs; expected a function of "
@@ -246,6 +246,15 @@ class ModelComparison:
             "with other parameters; expected a function of outputs and batch, since the curvature of what it reads "
             "from the model would be lost. Let the model return that with its outputs, or leave it out.",
         )
+
+    def _after_a_run(self, params: Mapping[str, Tensor], outputs: Tensor, batch: Batch) -> float:
+        """The loss of outputs after a run with other parameters: of one sequence, or of the batch if that will not do."""
+        try:
+            self.problem.forward(params, next(pieces(batch, 1)))
+            return float(self._share(outputs, batch))
+        except Exception:  # what cannot be cut, a model that takes no piece, or a loss that reads what it left behind
+            self.problem.forward(params, batch)
+            return float(self._share(outputs, batch))
 
     def _expect_tensor_is_meant(self, result: object, batch: Batch, eps: float) -> None:
         """A user's function that takes what the model returns must not mean another of its tensors."""

@@ -24,13 +24,15 @@ class Limits:
     Attributes:
         hvps: Hessian-vector products, each over all of the data.
         held_bytes: Memory.
+        shared_hvps: HVPs that are made once for several answers.
     """
 
     hvps: float = field(default_factory=lambda: thresholds.EXACT_MAX_HVPS)
     held_bytes: float = field(default_factory=lambda: thresholds.EXACT_MAX_BYTES)
+    shared_hvps: float = field(default_factory=lambda: thresholds.EXACT_MAX_HVPS)
 
 
-NO_LIMITS = Limits(math.inf, math.inf)
+NO_LIMITS = Limits(math.inf, math.inf, math.inf)
 """As long as it fits in memory."""
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 EXACT_MAX_HVPS = 512
-"""HVPs up to which a matrix is computed exactly without being asked to."""
+"""HVPs up to which an operator has a closed form without being asked to, for numbers that are exact in any case."""
 EXACT_MAX_BYTES = 2**28
 """Memory up to which it is."""
 EXACT_MAX_HVPS_PER_PROBE = 8
-"""HVPs that an exact norm may take for each probe of the sampled norm that it replaces."""
+"""HVPs that an exact norm may take for each probe of the sampled norm in its place, where they are little work."""
+EXACT_SMALL_MULTIPLY_ADDS = 2e9
+"""Multiply-adds up to which exact is little work, whatever sampling would take: about a tenth of a second."""
+HVP_FORWARD_PASSES = 4
+"""Multiply-adds of an HVP through a graph that is there, in those of a forward pass."""
 CLOSED_FORM_MIN_MATVECS = 20
 """Matvecs, made or announced, from which on an operator asks whether its closed form multiplies faster."""

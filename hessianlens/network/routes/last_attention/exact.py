@@ -14,6 +14,7 @@ from hessianlens.attention.activations import as_activation
 from hessianlens.attention.rotary import RotaryAttention
 from hessianlens.errors import Refusal
 from hessianlens.models.adapters.twice_differentiable import differentiable_twice
+from hessianlens.models.block import MLP_ACTIVATIONS, TransformerBlock
 from hessianlens.models.transformer import Transformer
 from hessianlens.network.base.dry_run import forward_sizes, sequences_of
 from hessianlens.network.routes.last_attention.locate import find_site
@@ -271,7 +272,7 @@ class ClosedFormCost:
     """What the closed form takes.
 
     Attributes:
-        products: Products, each over all of the data.
+        products: HVPs, or as much work as so many, each over all of the data.
         held_bytes: Bytes at the peak.
     """
 
@@ -284,7 +285,8 @@ def closed_form_cost(problem: Problem, blocks: Sequence[Block]) -> ClosedFormCos
 
     For N tokens with v outputs and width d. With few outputs: twice the Hessian of the loss at these, ``N v^2``; then
     that, the Jacobians ``N v d`` in three copies, the curvature ``N d^2`` in two. With many: that curvature alone. And
-    for every head its small matrices.
+    for every head its small matrices. A row of a Jacobian is about half an HVP, and a column of the curvature of what
+    lies behind the layer, where that is curved, about a quarter.
 
     Args:
         problem: From `hessianlens.problem`.
@@ -298,8 +300,18 @@ def closed_form_cost(problem: Problem, blocks: Sequence[Block]) -> ClosedFormCos
     if _few_outputs(outputs, width):
         first = 2 * tokens * outputs**2 + tokens * outputs * width
         held = max(first, tokens * (outputs**2 + 3 * outputs * width + small))
-        return ClosedFormCost(2 * outputs + width, held * problem.dtype.itemsize)
+        own = problem.source if isinstance(problem.source, Transformer) else None
+        through = width if own is None else outputs / 2 + (width / 4 if _curved_behind(own) else 0)
+        return ClosedFormCost(math.ceil(through), held * problem.dtype.itemsize)
     return ClosedFormCost(width, tokens * (width**2 + small) * problem.dtype.itemsize)
+
+
+def _curved_behind(model: Transformer) -> bool:
+    """Whether the network behind the last attention layer has a second derivative: a norm, or a smooth activation."""
+    *_, last = model.blocks
+    assert isinstance(last, TransformerBlock)
+    smooth = last.mlp is not None and last.mlp.activation not in (MLP_ACTIVATIONS["relu"], MLP_ACTIVATIONS["linear"])
+    return smooth or last.norm is not None or model.norm_final is not None
 
 
 def _few_outputs(outputs: int, width: int) -> bool:

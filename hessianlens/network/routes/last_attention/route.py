@@ -19,6 +19,7 @@ from hessianlens.network.base import thresholds
 from hessianlens.network.base.question import PROBE_VECTORS, Cost, Limits, Norms, Question, probe_vectors
 from hessianlens.network.routes.last_attention import ExactAttention, closed_form_cost, exact_attention
 from hessianlens.network.routes.linear_map import LinearMapPlan, LinearMaps
+from hessianlens.network.routes.linear_map.plan import too_many_hvps
 from hessianlens.operators import ArrangedGrid, BlockGrid, StructuredOperator, TokenSum
 from hessianlens.problems import Block, Problem
 from hessianlens.sizes import readable
@@ -59,9 +60,15 @@ class LastAttentionRoute:
         cost, free = closed_form_cost(self.problem, asked), available_bytes(self.problem.device)
         if cost.held_bytes > SAFE_SHARE * free:
             return Refusal(f"its closed form would hold {readable(cost.held_bytes)}, and {readable(free)} are free")
-        if cost.products > max(limits.hvps, thresholds.EXACT_MAX_HVPS) and "located" not in vars(self):
-            return NOT_LAST_ATTENTION
+        if cost.products > limits.shared_hvps and not self._known:
+            return too_many_hvps(cost.products, limits.shared_hvps)
         return self.located
+
+    @property
+    def _known(self) -> bool:
+        """Whether what lies behind the layer is computed already."""
+        located = vars(self).get("located")
+        return isinstance(located, ExactAttention) and located.known
 
     def cost(self, question: Question) -> Cost | Refusal:
         """Nothing beyond what lies behind the layer."""
