@@ -194,9 +194,9 @@ def block_norms(
 ) -> BlockNorms:
     """Frobenius norms of the diagonal blocks of the Hessian, Gauss-Newton and functional matrix.
 
-    Blocks are answered exactly, without probes, where that takes no more than eight times the products of the probes:
-    weights of a decoder's last attention layer, what lies behind it, and in small models every layer; ``norms.why``
-    says of each block why, or why not. Every part of another block comes from the same probes and the same graph;
+    Blocks are answered exactly, without probes, where that takes no more HVPs than the probes, or next to nothing, as
+    in small models; blocks of a layer that share their HVPs are judged together. ``norms.why`` says of each block why,
+    or why not, and both prices. Every part of another block comes from the same probes and the same graph;
     different blocks have different probes. Probes are made and dropped one at a time: the memory it takes does not
     grow with their number. For an answer within a given time see `hessianlens.measure`.
 

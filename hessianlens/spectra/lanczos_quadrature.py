@@ -48,7 +48,8 @@ def lanczos(
     basis = torch.empty(c, steps, n, dtype=storage, device=start.device)
     alpha = torch.zeros(c, steps, dtype=torch.float64, device=start.device)
     beta = torch.zeros(c, steps, dtype=torch.float64, device=start.device)
-    basis[:, 0] = (start.double() / start.double().norm(dim=0)).T
+    first = start.T.to(storage)
+    torch.div(first, row_lengths(first)[:, None].to(storage), out=basis[:, 0])
     scale = torch.zeros(c, dtype=torch.float64, device=start.device)
     for j in range(steps):
         w = multiply(basis[:, j].T).T.to(storage)
@@ -61,7 +62,8 @@ def lanczos(
         beta[:, j] = torch.where(size > _rounding(n, storage) * scale, size, 0) if j + 1 < n else 0
         if j + 1 == steps:
             break
-        basis[:, j + 1] = torch.where((beta[:, j] > 0)[:, None], w / size[:, None], 0)
+        divisor = torch.where(beta[:, j] > 0, size, math.inf)  # zero behind the end of a Krylov space
+        torch.div(w, divisor[:, None].to(storage), out=basis[:, j + 1])
     if seen is not None:
         seen(basis, alpha, beta[:, : steps - 1], w)
     return alpha, beta
@@ -73,9 +75,9 @@ def _rounding(n: int, dtype: torch.dtype) -> float:
 
 
 def _orthogonalise(w: Float[Tensor, "c n"], basis: Float[Tensor, "c j n"]) -> Float[Tensor, "c n"]:
+    w = w.clone(memory_format=torch.contiguous_format)
     for _ in range(2):
-        inner = basis @ w[:, :, None]
-        w = w - (basis.mT @ inner)[:, :, 0]
+        w[:, None].baddbmm_((basis @ w[:, :, None]).mT, basis, alpha=-1)
     return w
 
 
@@ -166,5 +168,7 @@ class RitzPairs:
         T = torch.diag_embed(alpha) + torch.diag_embed(beta, offset=1) + torch.diag_embed(beta, offset=-1)
         for Q, t, left in zip(basis, T, rest, strict=True):
             room = _WORKSPACE // (2 * Q.shape[1] * Q.element_size()) - len(self)
-            for y in torch.linalg.eigh(t)[1].T.flip(0)[: max(0, min(self.each, room))]:
-                self.add(y.to(Q) @ Q, (t @ y).to(Q) @ Q + y[-1].to(Q) * left)
+            Y = torch.linalg.eigh(t)[1].T.flip(0)[: max(0, min(self.each, room))]
+            vectors, products = (torch.cat([Y, Y @ t]).to(Q) @ Q).split(len(Y))  # in one pass over Q
+            for y, vector, product in zip(Y, vectors, products, strict=True):
+                self.add(vector, product.add_(left, alpha=float(y[-1])))

@@ -225,7 +225,7 @@ class ModelComparison:
         def moved(tensor: Tensor) -> Tensor:
             sides = (tensor.shape[:1], tensor.shape[1:]) if tensor.ndim > 1 else (tensor.shape,)
             drawn = (torch.randn(side, generator=generator, dtype=tensor.dtype, device=made.device) for side in sides)
-            change = reduce(partial(torch.tensordot, dims=0), drawn)  # of rank one: as many draws as that, not as entries
+            change = reduce(partial(torch.tensordot, dims=0), drawn)  # of rank one, which takes few draws
             return torch.add(tensor, change, alpha=_STATE_CHANGE * (float(tensor.abs().mean()) + _STATE_CHANGE))
 
         names = {name for name, _ in self.model.named_parameters()}
@@ -248,7 +248,7 @@ class ModelComparison:
         )
 
     def _after_a_run(self, params: Mapping[str, Tensor], outputs: Tensor, batch: Batch) -> float:
-        """The loss of outputs after a run with other parameters: of one sequence, or of the batch if that will not do."""
+        """The loss of outputs after a run with other parameters: of one sequence, or of the whole batch."""
         try:
             self.problem.forward(params, next(pieces(batch, 1)))
             return float(self._share(outputs, batch))

@@ -64,7 +64,7 @@ def exact_hvps(costs: Sequence[Cost]) -> float:
 
     >>> layer = Cost("", upfront_hvps=24, shared="layer", certificate_hvps=1)
     >>> exact_hvps([layer, layer, Cost("", 8, 8)])
-    34
+    34.0
     """
     shared: dict[Hashable, float] = {}
     alone = 0.0

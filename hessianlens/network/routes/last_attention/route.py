@@ -1,12 +1,13 @@
 """Blocks between weights of the last attention layer, by its closed form, and those of them that vanish.
 
 What lies behind the layer acts on every position alone, so it enters through a gradient and a small curvature matrix
-per token. These are computed once for all blocks of the layer, and not counted for one of them.
+per token. These are computed once for all blocks of the layer, which share their price.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 import torch
@@ -132,7 +133,10 @@ class ZeroRoute:
 
     def cost(self, question: Question) -> Cost | Refusal:
         """Nothing."""
-        found = self._attention.closed_form((question.row, question.column), question.limits)
+        blocks, limits = (question.row, question.column), question.limits
+        if any(".attn.k" in block.name and "bias" in block.name for block in blocks):  # it takes no HVPs to see
+            limits = replace(limits, shared_hvps=max(limits.shared_hvps, thresholds.EXACT_MAX_HVPS))
+        found = self._attention.closed_form(blocks, limits)
         if isinstance(found, Refusal) or not (found.is_flat(question.row) or found.is_flat(question.column)):
             return NOT_LAST_ATTENTION
         reason = f"the same vector added to all keys of {found.prefix} changes none of its weights"
