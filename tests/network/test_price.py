@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 import hessianlens as hl
-from hessianlens.network.base import thresholds
 from hessianlens.network.base.price import affordable_hvps, little_hvps
 from tests.curvature.registry import CASES
 
@@ -49,7 +48,7 @@ def test_a_tolerance_makes_exact_worth_it(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_estimators_ask_a_closed_form_that_takes_no_more_than_their_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = CASES["GPT-2"].problem()
-    assert little_hvps(problem) > 0 and affordable_hvps(problem, 1) <= thresholds.EXACT_MAX_HVPS_PER_PROBE
+    assert little_hvps(problem) > 0 and affordable_hvps(problem, 1) == max(1, little_hvps(problem))
     assert hl.trace(hl.hessian(problem, "layer1.mlp.out"), probes=3).exact
     monkeypatch.setattr(SMALL, 0.0)
     op = hl.hessian(CASES["GPT-2"].problem(), "layer1.mlp.out")

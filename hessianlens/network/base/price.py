@@ -41,7 +41,7 @@ def affordable_hvps(problem: Problem, sampled: float) -> float:
         problem: From `hessianlens.problem`.
         sampled: HVPs of the sampled answers that they replace.
     """
-    return min(max(sampled, little_hvps(problem)), most_hvps(sampled))
+    return max(sampled, little_hvps(problem))
 
 
 def little_hvps(problem: Problem) -> float:
