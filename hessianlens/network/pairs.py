@@ -16,6 +16,7 @@ from hessianlens.curvature import MATRIX_FREE, BlockPairOperator, verify
 from hessianlens.display import Cells, DisplayableRows, Grid, Picture
 from hessianlens.errors import Refusal, check_seed, check_whole, describe_value, expect, suggest_names
 from hessianlens.network.base.price import affordable_hvps, most_hvps
+from hessianlens.network.base.progress import Deadline, Watch, watching
 from hessianlens.network.base.question import NO_LIMITS, Limits, Question
 from hessianlens.network.base.sampling import WORKSPACE
 from hessianlens.network.forecasting import ensure_fits_in_memory
@@ -119,6 +120,7 @@ def block_pair_norms(
     probes: int = 20,
     seed: int = 0,
     method: str = "auto",
+    progress: bool | Watch = False,
 ) -> PairNorms:
     """Frobenius norms of all pairs of blocks: each probe of a column block gives the norms of every row block.
 
@@ -132,6 +134,7 @@ def block_pair_norms(
         probes: Probe vectors per column block; a block with no more entries than that is answered exactly.
         seed: Seed of the probes.
         method: "auto" (exact where that takes few HVPs, as in `block_norms`), "exact" or "probes".
+        progress: Show a bar that counts sampled HVPs and estimates the time left.
 
     >>> import torch
     >>> import hessianlens as hl
@@ -149,13 +152,18 @@ def block_pair_norms(
     method = method_name(method, PAIR_METHODS)
     chosen = problem.select(blocks)
     both = {} if method == "probes" else _exact(problem, chosen, part, probes, forced=method == "exact")
+    missing = [(column, [row for row in chosen if (row.name, column.name) not in both]) for column in chosen]
+    sampled = [(column, rows) for column, rows in missing if rows]
     one_sided: dict[tuple[str, str], _Lengths] = {}
-    for column in chosen:
-        rows = [block for block in chosen if (block.name, column.name) not in both]
-        if rows:
-            if not one_sided:
-                ensure_fits_in_memory(problem, chosen, probes, 1, together=True)
+    if sampled:
+        ensure_fits_in_memory(problem, chosen, probes, 1, together=True)
+    with watching(progress) as watch:
+        watch.begin(sum(min(probes, column.numel) for column, _ in sampled), Deadline())
+        for column, rows in sampled:
+            watch.step(column.name)
             one_sided.update(_column(MATRIX_FREE[part](problem, rows, [column]), rows, column, probes, seed))
+            watch.products(min(probes, column.numel))
+        watch.end()
     names = tuple(block.name for block in chosen)
     for r, c in one_sided:
         both[r, c] = both[c, r] = _combined(one_sided[r, c], one_sided[c, r], seed)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import hessianlens as hl
+from hessianlens.network.base.progress import Deadline, Watch
 from hessianlens.network.planner import planner_of
 from hessianlens.network.routes.linear_map import backpropagation, batch_graph, exact
 from hessianlens.problems import Block, Problem
@@ -125,7 +126,7 @@ def test_pairs_together_are_those_of_autograd(name: str, room: int, monkeypatch:
 
 
 def test_products_of_a_row_serve_all_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One graph for the groups of positions and one for the products; a product a feature of each map."""
+    """One graph for the groups of positions and one for the products; a product per feature of each map."""
     problem = networks.toy_problem(2, layers=1, norm="pre", loss=lambda o, b: o.pow(3).mean())
     names = ["layer0.mlp.in", "layer0.mlp.out", "layer0.norm2", "norm_final", "unembed"]
     graphs, products = [], []
@@ -189,3 +190,18 @@ def test_names_as_the_problem_has_them() -> None:
     found = hl.block_pair_norms(problem, parameters, method="probes", probes=3)
     assert found.names == wanted.names == tuple(names) and torch.equal(found.values(), wanted.values())
     assert hl.block_pair_norms(problem, {name: problem.blocks[name] for name in names}, probes=3).names == tuple(names)
+
+
+def test_a_bar_counts_sampled_products() -> None:
+    class Counted(Watch):
+        planned, done = 0.0, 0.0
+
+        def begin(self, products: float | None, _: Deadline) -> None:
+            self.planned += products or 0
+
+        def products(self, count: float) -> None:
+            self.done += count
+
+    problem, watch = problem_of("MLP, cross-entropy"), Counted()
+    hl.block_pair_norms(problem, "*.weight", probes=3, method="probes", progress=watch)
+    assert watch.planned == watch.done == 3 * len(problem.select("*.weight"))
