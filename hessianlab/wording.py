@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 MINUS = "\N{MINUS SIGN}"
 GLUE = "\N{NO-BREAK SPACE}"
-_NEARLY_NOTHING = 1e-12
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -77,17 +76,6 @@ def number(value: float | None, digits: int = 3) -> str:
         places = max(0, digits - 1 - int(exponent))
         return f"{value:.{places}f}".replace("-", MINUS)
     return f"{mantissa}{GLUE}×{GLUE}{power_of_ten(int(exponent))}".replace("-", MINUS)
-
-
-def roughly(value: float) -> str:
-    """Two digits, and no more than a bound for what is almost nothing.
-
-    >>> roughly(0.7771), roughly(1e-38)
-    ('0.78', 'less than 10⁻¹²')
-    """
-    if 0 < abs(value) < _NEARLY_NOTHING:
-        return f"less than {power_of_ten(math.log10(_NEARLY_NOTHING))}"
-    return number(value, 2)
 
 
 def column(values: Sequence[float], digits: int = 4) -> list[str]:

@@ -29,7 +29,6 @@ from hessianlab.plots.style import (
     log_axis,
     panels,
 )
-from hessianlab.report.argument import ANSWERING
 from hessianlab.report.contents import Contents
 from hessianlab.wording import about, activation_in_words, percent
 
@@ -56,7 +55,7 @@ def _named(
 
 
 def hero(contents: Contents, width: float = NARROW, height: float = 3.4) -> Figure | None:
-    """Value over query against sigma, a line an activation."""
+    """Value over query against sigma, a line per activation."""
     curves = contents.ratio_curves()
     if not curves:
         return None
@@ -263,27 +262,6 @@ def powers_by_depth(contents: Contents) -> Figure | None:
         axes.minorticks_off()
         axes.set_xlabel("layers")
         axes.set_title("Power of σ, by depth")
-    return figure
-
-
-def adams_lead(_contents: Contents) -> Figure | None:
-    """The loss of SGD minus that of Adam by design, recorded."""
-    record = StudyRecord(ANSWERING)
-    names = [(kind, norm) for norm in ("no norm", "pre-norm") for kind in ("sigmoid", "softmax", "linear")]
-    effects = [
-        record.effect(f"characters: loss, {kind}, {norm}, SGD minus {kind}, {norm}, Adam", "") for kind, norm in names
-    ]
-    if any(effect.mean is None for effect in effects):
-        return None
-    with panels(1, width=NARROW, height=2.5) as (figure, (axes,)):
-        for y, effect in enumerate(effects):
-            axes.plot([effect.low, effect.high], [y, y], color=INK, linewidth=1.6)
-            axes.plot([float(effect.mean or 0)], [y], "o", color=INK, markersize=6)
-        axes.axvline(0, color=MUTED, linewidth=1, zorder=0)
-        axes.set_yticks(range(len(names)), [f"{kind}, {norm}" for kind, norm in names])
-        axes.set_ylim(len(names) - 0.5, -0.5)
-        axes.grid(visible=False, axis="y")
-        axes.set_xlabel("loss of SGD minus Adam (nats)")
     return figure
 
 
