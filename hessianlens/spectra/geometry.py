@@ -21,11 +21,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from hessianlens.checks import check_shape, check_tensor
-from hessianlens.errors import check_choice, check_seed, check_that, check_whole, expect
+from hessianlens.checks import check_tensor
+from hessianlens.errors import check_choice, check_seed, check_that, check_whole
 from hessianlens.spectra.largest_eigenvalue import leading_eigenpair
 from hessianlens.spectra.probes import Probes
-from hessianlens.spectra.products import LinearOperator, check_square, multiply
+from hessianlens.spectra.products import LinearOperator, check_square, multiply, start_vectors
 
 GEOMETRIES = ("euclidean", "max", "spectral")
 """Norms of updates: gradient descent, sign descent and Lion, Muon."""
@@ -94,7 +94,7 @@ def sharpness(
     check_choice("geometry", geometry, GEOMETRIES)
     check_whole("starts", starts, 0 if start is not None or geometry == "euclidean" else 1)
     check_whole("most", most, 2)
-    own = [] if start is None else _columns(start, n, op)
+    own = [] if start is None else list(start_vectors(op, start))
     known = _shapes(shapes, n)
     if geometry == "euclidean":
         pair = leading_eigenpair(op, own[0] if own else None, rtol=_RESIDUAL, most=most * max(starts, 1), seed=seed)
@@ -112,13 +112,6 @@ def sharpness(
         lowest / best.value if best.value > 0 else math.nan,
         sum(one.products for one in found),
     )
-
-
-def _columns(start: Tensor, n: int, op: LinearOperator) -> list[Tensor]:
-    check_shape("start", check_tensor("start", start, (1, 2)), (n, *start.shape[1:]), "one number for every row")
-    columns = start.to(device=op.device, dtype=op.dtype).reshape(n, -1).T
-    expect(all(bool(column.any()) for column in columns), "start: got a vector of zeros, expected a direction.")
-    return list(columns)
 
 
 Oracle = Callable[[Tensor], Tensor]

@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from hessianlens.checks import check_shape, check_tensor, renamed_arguments
-from hessianlens.errors import check_number, check_that, expect
+from hessianlens.checks import check_tensor, renamed_arguments
+from hessianlens.errors import check_number, check_that
 from hessianlens.spectra.lanczos_quadrature import RitzPairs
 from hessianlens.spectra.probes import Probes, check_count
-from hessianlens.spectra.products import LinearOperator, check_square, multiply
+from hessianlens.spectra.products import LinearOperator, check_square, multiply, start_vectors
 from hessianlens.spectra.summation import inner_products, row_lengths
 
 _WORKSPACE = 2**30
@@ -101,18 +101,11 @@ def leading_eigenpair(
     if known is not None and len(known):
         search.take(known)
     if not search.within(rtol) and (start is not None or not search.count):
-        search.enter(_first(op, n, start, seed))
+        gaussian = Probes(n, 1, seed, "gaussian", op.dtype, op.device)
+        search.enter(gaussian.vector(0) if start is None else start_vectors(op, check_tensor("start", start, (1,)))[0])
     while not search.within(rtol) and search.products < most and search.grow():
         pass
     return search.found(rtol)
-
-
-def _first(op: LinearOperator, n: int, start: Tensor | None, seed: int) -> Tensor:
-    if start is None:
-        return Probes(n, 1, seed, "gaussian", op.dtype, op.device).vector(0)
-    check_shape("start", check_tensor("start", start, (1,)), (n,), "one number for every row")
-    expect(bool(start.any()), "start: got a vector of zeros, expected a direction.")
-    return start.to(device=op.device, dtype=op.dtype)
 
 
 class _Search:

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from hessianlens.checks import check_shape, check_tensor
 from hessianlens.errors import InputError, check_function, check_that, describe_value, expect
 from hessianlens.failures import failures_as_input_errors
 from hessianlens.memory import ensure_fits
@@ -86,6 +87,15 @@ def check_square(op: LinearOperator, what: str) -> int:
     """The size of a square operator."""
     rows, columns = check_operator(op)
     expect(rows == columns, f"op: got shape {rows}x{columns}, expected a square operator; only those have {what}.")
+    return rows
+
+
+def start_vectors(op: LinearOperator, start: Tensor) -> Float[Tensor, "k n"]:
+    """Where a search begins: one vector, or several as columns; the rows of what comes back."""
+    n = int(op.shape[1])
+    check_shape("start", check_tensor("start", start, (1, 2)), (n, *start.shape[1:]), "one number for every row")
+    rows = start.to(device=op.device, dtype=op.dtype).reshape(n, -1).T
+    expect(bool(rows.any(1).all()), "start: got a vector of zeros, expected a direction.")
     return rows
 
 
