@@ -57,7 +57,7 @@ def single_blocks(part: str, name: str, make: Make) -> None:
 
 
 def tensor_lists(part: str, name: str, make: Make) -> None:
-    """Vectors, and matrices, as one tensor a block."""
+    """Vectors, and matrices, as one tensor per block."""
     names = list(CASES[name].blocks)
     op = make(problem_of(name), names[::-1], names[:-1])
     dense, relative = getattr(dense_of(name), PARTS[part]), CASES[name].relative

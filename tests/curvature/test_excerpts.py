@@ -103,7 +103,7 @@ def test_an_excerpt_is_no_place_of_padding() -> None:
         torch.ones(2, 40, 3, 3),
         torch.ones(2),
     ],
-    ids=["short", "of two lengths", "a mask", "a matrix a sequence", "pictures", "numbers"],
+    ids=["short", "of two lengths", "a mask", "a matrix per sequence", "pictures", "numbers"],
 )
 def test_what_has_no_clear_positions_is_left_whole(batch: Any) -> None:
     shapes = [[tuple(tensor.shape) for tensor in excerpts.tensors(one)] for one in excerpts.candidates(batch)]

@@ -14,6 +14,7 @@ import hessianlens as hl
 from hessianlens.curvature import Linearisation, Repeated, repeated
 from hessianlens.problems import Problem
 from tests.curvature.registry import CASES, dense_of
+from tests.hostile.ways import Squared
 from tests.oracles.comparison import assert_same
 from tests.oracles.network import PARTS
 from tests.variants import DOUBLE, randn
@@ -69,20 +70,6 @@ def test_how_many_is_counted_and_so_are_the_digits(monkeypatch: pytest.MonkeyPat
     own = [count for count in seen if count]
     assert own == [16, 4] * len(problem.data)
     assert seen.count(0) == 1  # the first vector of the first graph is also multiplied by itself
-
-
-class Squared(torch.autograd.Function):
-    """A square."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x * x
-
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor) -> Tensor:
-        (x,) = ctx.saved_tensors
-        return 2 * x * cotangents[0]
 
 
 class Doubled(Squared):

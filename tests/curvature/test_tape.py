@@ -18,6 +18,7 @@ from hessianlens.problems import Problem
 from tests.curvature import hugging_face, networks
 from tests.curvature.networks import VOCAB, scrambled
 from tests.curvature.registry import CASES, dense_of, problem_of
+from tests.hostile.ways import Squared
 from tests.oracles.comparison import assert_same
 from tests.oracles.network import PARTS
 from tests.variants import DOUBLE, randn
@@ -163,13 +164,8 @@ def test_tapes_of_many_batches_stay_within_their_bytes(eager: None, monkeypatch:
 # --- what a tape refuses ---------------------------------------------------------------------------------------------
 
 
-class Bent(torch.autograd.Function):
+class Wrong(Squared):
     """A square whose backward is that of something else."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x * x
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> Tensor:
@@ -195,7 +191,7 @@ class Layered(nn.Module):
 
 
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
-    "another backward": (lambda: Layered(Bent.apply), "not those of its steps"),
+    "another backward": (lambda: Layered(Wrong.apply), "not those of its steps"),
     "writes into a part": (lambda: Layered(_written, 6), "writes into a part of a tensor in place"),
 }
 
@@ -220,7 +216,7 @@ def _several_only(x: Tensor) -> Tensor:
     return x.tanh()
 
 
-@pytest.mark.parametrize(("function", "why"), [(Bent.apply, "not those of its steps"), (_several_only, "the same as")])
+@pytest.mark.parametrize(("function", "why"), [(Wrong.apply, "not those of its steps"), (_several_only, "the same as")])
 def test_where_one_sequence_says_nothing_the_batch_is_asked(function: Callable, why: str, eager: None) -> None:
     """The first sequence is zero, or refused: with nine products announced it is the one to be asked first."""
     torch.manual_seed(0)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as nnf
 
 from tests.hostile.specimen import Batch, Specimen, randn, regression, with_random_weights
+from tests.hostile.ways import Product
 
 D = 3
 """Features."""
@@ -411,21 +412,6 @@ class _Cubed(torch.autograd.Function):
         return cotangents[0] * 3 * x**2
 
 
-class _Product(torch.autograd.Function):
-    """``a W``."""
-
-    @staticmethod
-    def forward(ctx: Any, a: Tensor, W: Tensor) -> Tensor:
-        ctx.save_for_backward(a, W)
-        return a @ W
-
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor, Tensor]:
-        a, W = ctx.saved_tensors
-        (g,) = cotangents
-        return g @ W.T, a.flatten(0, -2).T @ g.flatten(0, -2)
-
-
 @case
 def weight_only_inside_a_function_of_the_user() -> Specimen:
     class Own(nn.Module):
@@ -434,7 +420,7 @@ def weight_only_inside_a_function_of_the_user() -> Specimen:
             self.W, self.last = nn.Parameter(torch.zeros(D, D)), nn.Linear(D, 2)
 
         def forward(self, x: Tensor) -> Tensor:
-            return self.last(torch.tanh(_Product.apply(x, self.W)))
+            return self.last(torch.tanh(Product.apply(x, self.W)))
 
     return regression(Own())
 
@@ -443,7 +429,7 @@ def weight_only_inside_a_function_of_the_user() -> Specimen:
 def weight_in_a_map_and_in_a_function_of_the_user() -> Specimen:
     class Own(Maps):
         def extra(self, x: Tensor) -> Tensor:
-            return _Product.apply(x, self.first.weight)
+            return Product.apply(x, self.first.weight)
 
     return regression(Own())
 
