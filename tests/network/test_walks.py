@@ -50,6 +50,14 @@ def test_a_product_passes_few_files() -> None:
     assert len(files_of(lambda: hl.hessian(problem, "layer0.attn.q") @ v)) <= 30
 
 
+def test_norms_by_two_routes_and_with_a_certificate_pass_a_known_number_of_files() -> None:
+    """The closed form of the last layer, samples of the one before it, plain autograd's HVP for both."""
+    names = ["layer0.attn.q", "layer1.attn.q"]
+    hl.block_norms(two_layers(), names)  # imports
+    problem = two_layers()
+    assert len(files_of(lambda: hl.block_norms(problem, names))) <= 84
+
+
 def test_construction_differentiates_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = two_layers()
 

@@ -1,10 +1,9 @@
 """Exact blocks of every parameter that enters a network through a linear map, in any layer of any model.
 
-`plan` says how a block is found and what that costs, `curvature` holds the second derivatives between the outputs of
-two maps, `cached_curvature` finds them once, from graphs with deltas at the maps (`batch_graph`), `exact` makes blocks
-of them as sums over positions, and `norms` their norms, one strip of rows after the other. Short cuts: `readout`, a
-last map under a cross-entropy; `backpropagation`, its curvature brought to the maps before it through what lies between
-them (`steps`). `route` is what the planner asks.
+`plan` says how a block is found and what that costs; `batch_graph` has graphs with deltas at the maps, and the second
+derivatives between the outputs of two of them; `exact` makes blocks of these as sums over positions, and `norms` their
+norms, some rows after the other. Short cuts: `readout`, a last map under a cross-entropy; `backpropagation`, its
+curvature brought to the maps before it through what lies between them (`steps`). `route` is what the planner asks.
 """
 
 from hessianlens.network.routes.linear_map.batch_graph import SiteCurvature
