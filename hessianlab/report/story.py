@@ -19,8 +19,7 @@ from hessianlab.pages import LABBOOK, render_template, typeset
 from hessianlab.plots.single_panels import panel_svgs
 from hessianlab.plots.style import to_svg
 from hessianlab.report import network_sentences as networks
-from hessianlab.report import sentences as told
-from hessianlab.report import stills
+from hessianlab.report import sentences, stills
 from hessianlab.report.argument import TRAINING
 from hessianlab.report.attention import MOMENTS, QUERY_KEY, SOFTMAX
 from hessianlab.report.chapter import Chapter
@@ -76,8 +75,8 @@ SECTIONS: tuple[StorySection, ...] = (
         "curvature",
         "Curvature",
         "What is curvature, and why should it be even?",
-        (told.curvature,),
-        (told.one_number,),
+        (sentences.curvature,),
+        (sentences.one_number,),
         (BLOCKS,),
         stills.block_sizes,
     ),
@@ -85,7 +84,7 @@ SECTIONS: tuple[StorySection, ...] = (
         "row",
         "Scores",
         "What becomes of a row of scores?",
-        (told.score_rows,),
+        (sentences.score_rows,),
         (),
         (),
         stills.score_row,
@@ -94,7 +93,7 @@ SECTIONS: tuple[StorySection, ...] = (
         "tokens",
         "Tokens",
         "What does a query see of its tokens?",
-        (told.moments,),
+        (sentences.moments,),
         (),
         (MOMENTS,),
         stills.sharpening,
@@ -103,7 +102,7 @@ SECTIONS: tuple[StorySection, ...] = (
         "factors",
         "Powers",
         "Which block dies first when the tokens shrink?",
-        (told.factors,),
+        (sentences.factors,),
         (),
         (DATA,),
         stills.slopes,
@@ -112,8 +111,8 @@ SECTIONS: tuple[StorySection, ...] = (
         "activation",
         "a(0)",
         "So is it softmax?",
-        (told.activation, told.activations_measured),
-        (told.another_layer,),
+        (sentences.activation, sentences.activations_measured),
+        (sentences.another_layer,),
         (SOFTMAX,),
         stills.by_activation,
     ),
@@ -121,7 +120,7 @@ SECTIONS: tuple[StorySection, ...] = (
         "matrices",
         "Two matrices",
         "Is the split into queries and keys why the loss bends down?",
-        (told.matrices,),
+        (sentences.matrices,),
         (),
         (QUERY_KEY,),
         stills.negative_shares,
@@ -219,15 +218,15 @@ def render_story(contents: Contents, labbook: str, command: str = "hessianlens r
     redirect, script = ((_SOURCES / name).read_text(encoding="utf-8") for name in ("redirect.js", "reading.js"))
     sections = [_shown(section, contents, link) for section in SECTIONS]
     finding, reconciled, consequences, trained = (
-        _set(sentences, contents, link)
-        for sentences in (told.finding, told.reconciled, networks.consequences, networks.trained_model)
+        _set(say, contents, link)
+        for say in (sentences.finding, sentences.reconciled, networks.consequences, networks.trained_model)
     )
     return render_template(
         _SOURCES / "story.html.jinja",
-        title=told.title(contents),
+        title=sentences.title(contents),
         finding=finding,
-        hero=_still(stills.hero, contents, "hero-narrow", told.finding),
-        wide_hero=_still(stills.wide_hero, contents, "hero-wide", told.finding, wide=True),
+        hero=_still(stills.hero, contents, "hero-narrow", sentences.finding),
+        wide_hero=_still(stills.wide_hero, contents, "hero-wide", sentences.finding, wide=True),
         reconciled=reconciled,
         literature=_literature(contents),
         sections=sections,
@@ -266,8 +265,8 @@ def _checked(script: str) -> str:
     return script
 
 
-def _set(sentences: Sentences, contents: Contents, link: LabBookLinks) -> tuple[Markup, ...]:
-    return tuple(link(sentence) for sentence in sentences(contents))
+def _set(say: Sentences, contents: Contents, link: LabBookLinks) -> tuple[Markup, ...]:
+    return tuple(link(sentence) for sentence in say(contents))
 
 
 def _shown(section: StorySection, contents: Contents, link: LabBookLinks) -> ShownSection:
@@ -306,7 +305,7 @@ def _scene_verdicts(scenes: str, contents: Contents) -> dict[str, str]:
     }
 
 
-_LITERATURE = (told.SEEN, told.CONCLUDED)
+_LITERATURE = (sentences.SEEN, sentences.CONCLUDED)
 """What was seen, and what was concluded from it."""
 
 
