@@ -70,7 +70,7 @@ class Link:
 
 
 def find_chain(model: nn.Module, batch: Batch) -> tuple[Link, ...] | None:
-    """Every attention layer at a batch; None unless one head a layer and piecewise linear maps between, as with ReLU.
+    """Every attention layer at a batch; None unless one head per layer and piecewise linear maps between, as with ReLU.
 
     What stands behind the last layer is not looked at.
     """

@@ -1,6 +1,6 @@
 """Curvature products of every attention layer of a stack whose layers are joined by piecewise linear maps.
 
-With one head a layer and a position-wise, piecewise linear map (residual, ReLU MLP) behind each but the last,
+With one head per layer and a position-wise, piecewise linear map (residual, ReLU MLP) behind each but the last,
 
     h' = phi(rho h + F(h)),      F = a(X M X^T) X W,
 

@@ -39,7 +39,7 @@ WIDTH, HEIGHT = 4.6, 3.5
 """Inches of one panel: about the width of a phone, so that its text stays readable there."""
 
 _DPI = 160
-"""Resolution of pictures inside a drawing: about one pixel an entry for heat maps of the default size."""
+"""Resolution of pictures inside a drawing: about one pixel per entry for heat maps of the default size."""
 
 _RC: Any = {
     "font.family": "sans-serif",

@@ -73,7 +73,7 @@ def third_moment(A: Float[Tensor, "*s i l"], X: Float[Tensor, "*s l d"]) -> Floa
 def third_moment_along(
     A: Float[Tensor, "*s i l"], X: Float[Tensor, "*s l d"], direction: Float[Tensor, "*s i d"]
 ) -> Float[Tensor, "*s i d d"]:
-    """``sum_a u_ia M_3[i, a, :, :]`` for one direction a row, without ever forming M_3.
+    """``sum_a u_ia M_3[i, a, :, :]`` for one direction per row, without ever forming M_3.
 
     With ``u_i = W_V g_i`` this is all of M_3 that the functional Hessian of the query-key blocks sees.
 

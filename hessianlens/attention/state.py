@@ -169,7 +169,7 @@ class HeadState(DisplayableRows):
         ]
 
     def _picture(self, asked: bool) -> Picture | None:
-        """The attention of the first sequence: a row per token that looks, a column a token that is looked at."""
+        """The attention of the first sequence: a row per token that looks, a column per token that is looked at."""
         return attention_picture(self.weights[0].detach())
 
     @cached_property

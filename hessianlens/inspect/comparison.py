@@ -60,7 +60,7 @@ class Comparison(DisplayableRows):
     """The blocks that two measurements share, and what became of them.
 
     Args:
-        changes: A change a block and part.
+        changes: A change per block and part.
         only: Names that one of both has alone.
     """
 

@@ -26,7 +26,7 @@ def read_batches(path: Path, length: int, tokenizer: Tokenizer) -> list[Batch]:
     """The batches of a file, by its ending.
 
     ``.pt`` holds a batch or a list of batches, ``.npy`` token ids (one stream or one row per sequence) or pixels,
-    ``.jsonl`` one example a line with ``input_ids`` or ``text`` (and ``labels``), ``.txt`` text.
+    ``.jsonl`` one example per line with ``input_ids`` or ``text`` (and ``labels``), ``.txt`` text.
 
     Args:
         path: The file.

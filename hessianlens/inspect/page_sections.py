@@ -81,7 +81,7 @@ def _cells(table: CurvatureTable, row: Row, parts: Sequence[str]) -> list[str]:
 
 
 def _by_kind(table: CurvatureTable) -> Iterator[Figure]:
-    """Scales as a map, a line a kind and a column a layer, where there are several layers."""
+    """Scales as a map, a line per kind and a column per layer, where there are several layers."""
     layers = list(dict.fromkeys(filter(None, (layer_of(row.name) for row in table.rows))))
     kinds = list(dict.fromkeys(kind_of(row.name) for row in table.rows if layer_of(row.name)))
     if len(layers) < 2:

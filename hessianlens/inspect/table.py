@@ -134,7 +134,7 @@ class CurvatureTable:
         return {**found, "functional_over_outer": self.ratio(row), "rms_eigenvalue": row.rms, "scale": scale}
 
     def to_csv(self) -> str:
-        """A line per block, a column a number."""
+        """A line per block, a column per number."""
         parts = list(dict.fromkeys(part for row in self.rows for part in row.norms))
         ends = ("", "_stderr", "_low", "_high", "_method")
         head = ["block", "parameters", *(f"{part}{end}" for part in parts for end in ends)]

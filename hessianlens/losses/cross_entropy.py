@@ -60,7 +60,7 @@ class CrossEntropyLoss(Loss):
         )
         expect(
             targets.shape == F.shape[:2],
-            f"targets: got shape {tuple(self.targets.shape)}, expected {tuple(F.shape[:2])}, one class a token.",
+            f"targets: got shape {tuple(self.targets.shape)}, expected {tuple(F.shape[:2])}, one class per token.",
         )
         counted = targets != self.ignore_index
         inside = ((targets >= 0) & (targets < F.shape[2])) | ~counted

@@ -270,7 +270,7 @@ class CoupledCurvature(OutputCurvature):
         return CoupledCurvature(self.matrices[:, :, rows][..., columns])
 
     def factors(self, row: tuple[str, str], column: tuple[str, str]) -> tuple[Factor, ...]:
-        """One matrix a pair of tokens."""
+        """One matrix per pair of tokens."""
         return (Factor("C", "s" + row[0] + row[1] + column[0] + column[1], self.matrices),)
 
     def apply(self, change: Tensor) -> Tensor:

@@ -87,7 +87,7 @@ def find_checkpoints(names: Sequence[str]) -> list[Checkpoint]:
     for one, other in pairwise(found):
         expect(
             one.step != other.step,
-            f"checkpoints: '{one.path}' and '{other.path}' are both of step {one.step}, expected one model a step.",
+            f"checkpoints: '{one.path}' and '{other.path}' are both of step {one.step}, expected one model per step.",
         )
     return found
 

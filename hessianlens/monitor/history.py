@@ -108,14 +108,14 @@ class History(DisplayableRows, Sequence[Record]):
         return {owner: list(quantities) for owner, quantities in found.items() if quantities}
 
     def _records(self) -> list[dict[str, Any]]:
-        """A row a record: step, times and every number by its flat name."""
+        """A row per record: step, times and every number by its flat name."""
         return [
             {"step": r.step, "trained": r.trained, "cost": r.cost, "products": r.products, **r.flat()}
             for r in self._kept
         ]
 
     def to_csv(self, path: str | os.PathLike[str] | None = None) -> str:
-        """A line a record, a column a number; also written to a file if one is named."""
+        """A line per record, a column per number; also written to a file if one is named."""
         rows = self._records()
         columns = list(dict.fromkeys(name for row in rows for name in row)) or ["step"]
         text = io.StringIO()

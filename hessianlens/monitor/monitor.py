@@ -282,11 +282,11 @@ class Monitor:
     # --- what was measured -------------------------------------------------------------------------------------------
 
     def rows(self) -> list[dict[str, Any]]:
-        """A dictionary a record."""
+        """A dictionary per record."""
         return self.history.rows()
 
     def to_frame(self) -> DataFrame:
-        """A pandas frame, a row a record."""
+        """A pandas frame, a row per record."""
         return self.history.to_frame()
 
     def plot(self, ax: Axes | None = None, quantity: str | None = None) -> Axes:

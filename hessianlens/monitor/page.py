@@ -153,7 +153,7 @@ _SECTIONS: Sequence[tuple[str, str, Sequence[str]]] = (
     ),
     (
         "Attention",
-        "A share of 1 is attention that looks at all tokens alike, 0 is attention that looks at one token a row; a "
+        "A share of 1 is attention that looks at all tokens alike, 0 is attention that looks at one token per row; a "
         "fall towards 0 is entropy collapse.",
         ("entropy_share", "entropy_lowest_head", "saturated"),
     ),

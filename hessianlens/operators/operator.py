@@ -82,7 +82,7 @@ class Operator(Displayable, CheckedOperator):
     A kind of operator has at least ``_matmat``, ``_adjoint``, ``dtype``, ``device`` and ``product_cost``.
 
     >>> class Doubling(Operator):
-    ...     dtype, device, product_cost = torch.float64, torch.device("cpu"), "a multiplication a number"
+    ...     dtype, device, product_cost = torch.float64, torch.device("cpu"), "a multiplication per number"
     ...
     ...     def _matmat(self, X):
     ...         return [2 * x for x in X]
@@ -91,11 +91,11 @@ class Operator(Displayable, CheckedOperator):
     ...         return self
     >>> op = Doubling([(2, 2)], [(2, 2)])
     >>> op
-    Doubling 4x4 float64, matvecs, a multiplication a number
+    Doubling 4x4 float64, matvecs, a multiplication per number
     >>> op.trace(), op.frobenius_norm(), (op / 2 - op).diagonal()
     (tensor(8., dtype=torch.float64), tensor(4., ...), tensor([-1., -1., -1., -1.], dtype=torch.float64))
     >>> op.exact, op.cost
-    (False, 'a multiplication a number; its norm or its entries take 4 matvecs')
+    (False, 'a multiplication per number; its norm or its entries take 4 matvecs')
     """
 
     method: str = "matvecs"

@@ -25,7 +25,7 @@ class Factor:
 
     Args:
         name: What to call it when the algebra is printed.
-        indices: One letter an axis.
+        indices: One letter per axis.
         tensor: The numbers; ``None`` for an identity ``delta[x,y]``, which is never formed.
         size: For an identity, the size of its two axes.
     """

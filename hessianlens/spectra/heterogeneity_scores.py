@@ -48,7 +48,7 @@ class Heterogeneity(DisplayableRows):
         pairwise: The score of block i (row) against block j (column).
         stderr: Its standard errors.
         mean: "js": the mean over all pairs; ratios: the geometric mean over all pairs of the larger over the smaller.
-        sizes: What the ratios are of, a size a block; none for "js".
+        sizes: What the ratios are of, a size per block; none for "js".
         bias: "js": what quadrature and the correction for noise may add to or take from a score; part of the intervals.
         sigma: "js": width of the smoothing at which the spectra were compared.
     """

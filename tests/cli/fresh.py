@@ -60,7 +60,7 @@ class Answer:
 def answers(
     calls: Sequence[Call], folder: Path, refused: Sequence[str] = HEAVY, looked_for: Sequence[str] = ()
 ) -> list[Answer]:
-    """One answer a call, all in one interpreter started in `folder`."""
+    """One answer per call, all in one interpreter started in `folder`."""
     asked: dict[str, Any] = {
         "cases": [{"arguments": list(call.arguments), "environment": dict(call.environment)} for call in calls],
         "refused": list(refused),

@@ -51,7 +51,7 @@ CASES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "sequences": ((drawn(2, N, D), drawn(V, D, seed=1), drawn(V, seed=2), targets(2, N)), {}),
     "one token": ((drawn(D), drawn(V, D, seed=1), None, targets()), {}),
     "sum": ((drawn(N, D), drawn(V, D, seed=1), None, targets(N)), {"reduction": "sum"}),
-    "a loss a token": ((drawn(2, N, D), drawn(V, D, seed=1), None, targets(2, N)), {"reduction": "none"}),
+    "a loss per token": ((drawn(2, N, D), drawn(V, D, seed=1), None, targets(2, N)), {"reduction": "none"}),
     "ignored": ((drawn(N, D), drawn(V, D, seed=1), None, targets(N, ignored=-100)), {}),
     "another number ignored": ((drawn(N, D), drawn(V, D, seed=1), None, targets(N)), {"ignore_index": 2}),
     "smoothed": ((drawn(N, D), drawn(V, D, seed=1), drawn(V, seed=2), targets(N)), {"label_smoothing": 0.3}),

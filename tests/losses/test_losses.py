@@ -74,7 +74,7 @@ def _curvatures() -> dict[str, OutputCurvature]:
     coupled = torch.einsum("sifr,sjgr->sifjg", roots, roots)
     given = {
         "number a token": randn(2, 5, seed=31) * seen,
-        "matrix a token": torch.einsum("sifr,sigr->sifg", roots, roots),
+        "matrix per token": torch.einsum("sifr,sigr->sifg", roots, roots),
         "low rank a token": hl.losses.LowRankTokenCurvature(roots),
         "coupled": coupled,
         "coupled, low rank": hl.losses.LowRankCoupledCurvature(roots),

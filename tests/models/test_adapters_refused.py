@@ -70,7 +70,7 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
         gpt2({"input_ids": tokens(2, 1)}),
         "targets: got sequences of one token, expected at least",
     ),
-    "one label a sequence": (
+    "one label per sequence": (
         gpt2({"input_ids": tokens(2), "labels": Y[:2]}),
         r"targets: got shape \(2,\), expected \(seq",
     ),

@@ -413,7 +413,7 @@ CASES: dict[str, Case] = {
         Tokens, FEW, Weighted(), _mean_by_size(lambda out, y: (out.square() * Weighted().scale.double()).mean(), FEW)
     ),
     "first of a tuple": Case(lambda: Tokens(lambda z, x: (z, z.square())), FEW, "cross_entropy", rows_of_first),
-    "square, one number a sequence": Case(
+    "square, one number per sequence": Case(
         lambda: Tokens(lambda z, x: z.mean((1, 2))[:, None]),
         [(x, numbers(len(x), seed=len(x))) for x, _ in FEW],
         "square",

@@ -51,5 +51,5 @@ def _all_kinds(distribution: str) -> np.ndarray:
 
 
 def squared_lengths(kind: str, distribution: str) -> np.ndarray:
-    """A row a seed, a column a probe."""
+    """A row per seed, a column per probe."""
     return _all_kinds(distribution)[:, :, list(KINDS).index(kind)]

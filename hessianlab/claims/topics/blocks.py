@@ -36,7 +36,7 @@ def printed(part: str, one: Sample, row: str, column: str) -> Tensor:
 
 
 def block_checks(part: str, pairs: tuple[str, ...]) -> tuple[Check, ...]:
-    """The theorem's blocks against automatic differentiation, one check a block."""
+    """The theorem's blocks against automatic differentiation, one check per block."""
     return tuple(
         same(
             f"{part} block {pair}",
@@ -186,7 +186,7 @@ def _hessian(one: Sample, weights: dict[str, Tensor], residual: str) -> Attentio
 
 
 def _checks(part: str, residual: str) -> tuple[Check, ...]:
-    """One check a weight: its power in every block, at the sample farthest from what is stated."""
+    """One check per weight: its power in every block, at the sample farthest from what is stated."""
     checks = []
     for i, weight in enumerate("QKV"):
         stated = {block: powers[i] for block, powers in POWERS[part].items()}

@@ -1,4 +1,4 @@
-"""Value over query against the scale of the embeddings, one line an activation: the picture that opens the report."""
+"""Value over query against the scale of the embeddings, one line per activation: the picture that opens the report."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ _HEADING, _GAP = 0.75, 0.35
 
 
 def draw_ratios(result: Result) -> Figure:
-    """Value block over query block, a line an activation: the geometric mean and the range of the draws."""
+    """Value block over query block, a line per activation: the geometric mean and the range of the draws."""
     places, kind = choices(result, "place"), kinds(result)
     order = list(ratios(result, places[0]))
     heights = _heights(order, kind)
@@ -293,7 +293,7 @@ CURVE_ACTIVATIONS = ("softmax", "sigmoid", "linear", "relu_normalised")
 
 
 def draw_exponents(result: Result) -> Figure:
-    """Measured exponents as a table for each part, one line an activation, one column a block."""
+    """Measured exponents as a table for each part, one line per activation, one column per block."""
     names = choices(result, "activation")
     blocks: dict[str, list[str]] = {}
     for row in result.rows():

@@ -53,7 +53,7 @@ def linear_cross_entropy(
         memory: What the logits of a chunk, and what is made of them, may take: a number of bytes or "256 MiB".
 
     Returns:
-        A scalar, or with ``reduction="none"`` a loss a token. Half precision is computed in float32.
+        A scalar, or with ``reduction="none"`` a loss per token. Half precision is computed in float32.
 
     >>> h = torch.randn(2, 5, 8, dtype=torch.float64, requires_grad=True)  # 2 sequences of 5 tokens
     >>> W, y = torch.randn(100, 8, dtype=torch.float64), torch.randint(100, (2, 5))
@@ -141,7 +141,7 @@ def _targets(target: Tensor, h: Tensor, classes: int, ignore_index: int) -> Tens
     expect(
         not target.is_floating_point() and target.dtype != torch.bool and target.shape == h.shape[:-1],
         f"target: got {target.dtype} of shape {tuple(target.shape)}, expected whole numbers of shape "
-        f"{tuple(h.shape[:-1])}, a class a token.",
+        f"{tuple(h.shape[:-1])}, a class per token.",
     )
     expect(target.device == h.device, f"target: got it on {target.device}, expected {h.device} like input.")
     target = target.long()

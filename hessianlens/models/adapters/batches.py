@@ -137,7 +137,8 @@ def check_ids(model: nn.Module, batch: Batch) -> None:
             f"data: {name} has shape {tuple(ids.shape)}, expected (sequences, tokens); for one sequence add an axis "
             "with ids[None].",
         )
-        expect(ids.shape[-1] > 0, f"data: {name} has shape {tuple(ids.shape)}, expected at least one token a sequence.")
+        shape = tuple(ids.shape)
+        expect(ids.shape[-1] > 0, f"data: {name} has shape {shape}, expected at least one token per sequence.")
 
 
 def _ids(model: nn.Module, batch: Batch) -> Iterator[tuple[str, Tensor]]:

@@ -53,7 +53,7 @@ class ClassLoss(ClassesLoss):
         positions = tuple(logits.hidden.shape[:-1])
         expect(
             tuple(found.targets.shape) == positions,
-            f"targets: got shape {tuple(found.targets.shape)}, expected {positions}, a class a position.",
+            f"targets: got shape {tuple(found.targets.shape)}, expected {positions}, a class per position.",
         )
         total = linear_cross_entropy(
             logits.hidden,

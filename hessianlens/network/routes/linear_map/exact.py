@@ -8,7 +8,7 @@ derivatives of the loss between the outputs of two maps, s and t,
 over the positions i, j that the loss couples; the second sum, with ``g = dl/dz``, is there where what goes into t moves
 with what comes out of s. Biases have ``a = 1``, gains of norms ``z = a * w``; a table of embeddings is multiplied with
 the one-hot vectors of its tokens, so that rows and columns of equal tokens are summed. Behind the last attention layer,
-and for its queries, no two positions are coupled, and one product a feature of z gives C at all of them at once;
+and for its queries, no two positions are coupled, and one product per feature of z gives C at all of them at once;
 elsewhere the positions of a sequence are, and it takes one for every position and feature.
 """
 
