@@ -31,7 +31,7 @@ from hessianlens.models.adapters.losses import (
 from hessianlens.models.adapters.micro_batches import cut_problem
 from hessianlens.models.adapters.outputs import as_tensor, call, wants_targets
 from hessianlens.models.adapters.precision import in_precision_of, precision_note, weights_note, widest_dtype
-from hessianlens.models.adapters.shares import expect_same_weights, own_batches, typical_batches
+from hessianlens.models.adapters.sharded_data import expect_same_weights, own_batches, typical_batches
 from hessianlens.models.adapters.task_heads import decodes, head_kind, no_own_loss
 from hessianlens.models.adapters.torch_losses import derived_loss, recognise_torch_loss, torch_loss
 from hessianlens.models.adapters.trial_run import TrialRun, end_before_logits, ensure_batches_fit, first_run, run_dry
