@@ -236,7 +236,8 @@ class ExactNorms:
         """Those that cost no more than their probes, or little; answers that share their HVPs are judged together."""
         groups: dict[Hashable, Choices] = {}
         for block, answer in answers:
-            groups.setdefault(answer.cost.shared or block.name, []).append((block, answer))
+            key = block.name if answer.cost.shared is None else answer.cost.shared
+            groups.setdefault(key, []).append((block, answer))
         worth: Choices = []
         for group in groups.values():
             costs = [answer.cost for _, answer in group]
