@@ -10,7 +10,7 @@ from pathlib import Path
 from hessianlens.errors import InputError, check_choice, check_number, check_whole, expect
 from hessianlens.inspect.model_names import HEADS, check_there, check_toy, parse_specification
 from hessianlens.parts import NORM_METHODS, PARTS, check_parts, method_name
-from hessianlens.problems.block import check_pattern
+from hessianlens.problems.selection import check_pattern
 from hessianlens.sizes import parse_size, parse_time
 
 DTYPES = ("float32", "float64")

@@ -16,8 +16,9 @@ from .batch import (
     tensors,
     uncut_batches,
 )
-from .block import Block, layer_groups, layer_of, matches
+from .block import Block, layer_groups, layer_of
 from .problem import BatchLoss, Forward, Problem, check_problem
+from .selection import matches
 
 __all__ = [
     "Batch",

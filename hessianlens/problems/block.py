@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from hessianlens.errors import InputError, expect
+from hessianlens.errors import expect
 
 
 @dataclass(frozen=True)
@@ -131,24 +130,3 @@ def layer_groups(blocks: Sequence[Block]) -> list[list[Block]]:
     for block in blocks:
         found.setdefault(layer_of(block.name) or block.name, []).append(block)
     return list(found.values())
-
-
-def matches(name: str, pattern: str) -> bool:
-    """Whether a block name matches a name, a glob or, after ``re:``, a regular expression.
-
-    >>> matches("layer0.attn.q", "layer*.attn.*"), matches("layer0.attn.q", "re:layer[0-9]+.mlp.*")
-    (True, False)
-    """
-    if pattern.startswith("re:"):
-        check_pattern(pattern)
-        return re.fullmatch(pattern[3:], name) is not None
-    return fnmatch.fnmatchcase(name, pattern)
-
-
-def check_pattern(pattern: str) -> None:
-    """What stands after ``re:`` is a regular expression."""
-    if pattern.startswith("re:"):
-        try:
-            re.compile(pattern[3:])
-        except re.error as error:
-            raise InputError(f"blocks: {pattern!r} is not a regular expression ({error}).") from error

@@ -28,7 +28,8 @@ from hessianlens.problems.batch import (
     move,
     uncut_batches,
 )
-from hessianlens.problems.block import Block, matches
+from hessianlens.problems.block import Block
+from hessianlens.problems.selection import matches
 from hessianlens.state_guard import restores_state
 
 T = TypeVar("T")
