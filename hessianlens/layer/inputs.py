@@ -24,7 +24,7 @@ from hessianlens.errors import InputError, expect
 
 
 @dataclass(frozen=True, eq=False)
-class InputCurvature:
+class TokenDerivatives:
     """First and second derivatives of a loss with respect to the tokens of one sequence that enter a layer.
 
     Attributes:
@@ -49,7 +49,7 @@ def input_curvature(
     grad: Float[Tensor, "l f"],
     curvature: Float[Tensor, "l f f"],
     residual: bool = False,
-) -> InputCurvature:
+) -> TokenDerivatives:
     """The curvature of a loss at the inputs of a softmax attention layer, ``F = A X W_V``, or ``X + F``.
 
     Args:
@@ -108,11 +108,11 @@ class _Rows:
         v = X @ layer.W_V
         return cls(A, B, layer.W_V, X @ B, X @ B.T, v[None] - (A @ v)[:, None], g, C, residual)
 
-    def curvature(self) -> InputCurvature:
+    def curvature(self) -> TokenDerivatives:
         """Gradient and both parts."""
         slope = self.A * einsum("if,ilf->il", self.g, self.u)
         gradient = self.A.T @ self.g @ self.V.T + slope.T @ self.q + slope @ self.k
-        return InputCurvature(gradient + self.g if self.residual else gradient, self._ggn(), self._functional(slope))
+        return TokenDerivatives(gradient + self.g if self.residual else gradient, self._ggn(), self._functional(slope))
 
     def _ggn(self) -> Tensor:
         A, V, q, C = self.A, self.V, self.q, self.C
