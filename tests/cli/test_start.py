@@ -252,7 +252,7 @@ COMPLETED = {
     "export --format ": {"csv", "parquet", "json"},
     "claims P9": {"P9"},
     "claims C46 C4": {"C4", *(f"C{n}" for n in (40, 41, 42, 43, 44, 45, 47, 48, 49))},
-    "claims --document ": {"P", "A", "B", "C"},
+    "claims --document ": {"P", "A", "B", "C", "D"},
     "claims --topic softmax_m": {"softmax_masking"},
     "claims --verdict h": {"holds", "holds-if"},
     "inspect t": {"toy"},
