@@ -50,4 +50,4 @@ def test_print_says_what_a_product_costs() -> None:
         assert op.cost.startswith(f"{op.product_cost}; its norm, trace, diagonal and entries from a closed form: ")
         assert op.hvps.cost == f"{op.product_cost}; its norm or its entries take {op.shape[0]} matvecs"
         assert str(op).endswith("float64 (exact on demand: 17 HVPs)")
-        assert str(op.hvps).endswith(f"double backward, {op.product_cost}")
+        assert str(op.hvps).endswith(f"{op.hvps.method}, {op.product_cost}")
