@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -109,6 +110,7 @@ def _first(sentences: Sequence[str]) -> tuple[str, ...]:
 
 def _named(sentence: str) -> str:
     """Activations by the names that the page gives them."""
-    for name, words in ACTIVATIONS.items():
-        sentence = sentence.replace(name.replace("_", " "), words)
-    return sentence
+    names = {written: words for name, words in ACTIVATIONS.items() for written in (name, name.replace("_", " "))}
+    names |= {words: words for words in ACTIVATIONS.values()}
+    any_name = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+    return re.sub(rf"\b({any_name})\b", lambda found: names[found[0]], sentence)
