@@ -17,7 +17,7 @@ from hessianlens.problems import Problem
 from tests.curvature import networks
 from tests.curvature.networks import VOCAB, WIDTH, scrambled
 from tests.curvature.refused import DetachedTanh, OnceTanh, TwiceTanh
-from tests.curvature.test_tape import Bent
+from tests.curvature.test_tape import Wrong
 from tests.oracles.comparison import assert_same
 from tests.variants import DOUBLE, randn
 
@@ -229,7 +229,7 @@ def test_a_tape_is_there_for_the_first_of_a_few_products(large: None, monkeypatc
     assert seen == [(1, 16)]
 
 
-@pytest.mark.parametrize(("rare", "why"), [(torch.sin, "the same as"), (Bent.apply, "not those of its steps")])
+@pytest.mark.parametrize(("rare", "why"), [(torch.sin, "the same as"), (Wrong.apply, "not those of its steps")])
 def test_a_tape_with_steps_of_other_kinds_is_tested_on_its_batch(
     rare: Callable, why: str, large: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

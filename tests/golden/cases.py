@@ -154,6 +154,13 @@ def _exact_norms(problem: Any, asked: list[str]) -> Record:
         return {"refused": reason(str(error))}
 
 
+def tied_norms() -> Record:
+    """Norms of an embedding that is the unembedding too: it has no closed form."""
+    problem = problem_of("GPT-2")
+    found = hl.block_norms(problem, ["embed"], probes=2)
+    return {"auto": norms(found, reasons=True), "exact": _exact_norms(problem, ["embed"])}
+
+
 def pair_norms(name: str) -> Record:
     golden, problem = MODELS[name], problem_of(name)
     found: Record = {}
@@ -276,6 +283,7 @@ def _cases() -> dict[str, tuple[Callable[[], Record], float]]:
         if golden.operators:
             add(f"blocks: {name}", lambda name=name: blocks(name), golden.rtol)
         add(f"norms: {name}", lambda name=name: model_norms(name), golden.rtol)
+    add("norms: tied embedding", tied_norms)
     for name in ("toy, one layer, no norm, relu", "GPT-2"):
         add(f"pairs: {name}", lambda name=name: pair_norms(name))
         add(f"spectrum: {name}", lambda name=name: spectrum(name))
