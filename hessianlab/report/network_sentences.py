@@ -167,7 +167,7 @@ def consequences(contents: Contents) -> list[str]:
     sentences = []
     if softmax_is_not_the_cause(contents):
         softmax, norm = contents.ratio_curves().get("softmax"), contents.answer("norm")
-        ways = ["an activation with [a(0) = 0](#activation_offset)"]
+        ways = ["an activation with [a(0) = a″(0) = 0](#activation_offset)"]
         ways += ["[larger tokens](#activation_scales)"] if softmax is not None and softmax.crossing is not None else []
         ways += ["a [layer norm](#norm) in front"] if norm is not None and norm.kind == "yes" else []
         sentences.append(f"What makes blocks even at the start is not a normalisation of the rows, but {either(ways)}.")

@@ -78,7 +78,10 @@ def finding(contents: Contents) -> list[str]:
         values = several([f"{about(found[name])} with {activation_in_words(name)}" for name in small])
         sentences.append(f"With others it is [about even](#activation_scales): {values}.")
     if softmax_is_not_the_cause(contents):
-        sentences.append("What decides is [a(0)](#softmax): the weight that a token gets when its score is zero.")
+        sentences.append(
+            "What decides whether values are ahead is [a(0)](#softmax): the weight that a token gets when its score is "
+            "zero."
+        )
     return sentences
 
 
@@ -96,7 +99,8 @@ def reconciled(contents: Contents) -> list[str]:
         return []
     alike = several([about(found[name]) for name in seen])
     return [
-        f"That holds and the next claim fails: without softmax, with {either(seen)}, queries and values are alike "
+        "That holds, for the paper takes softmax out and leaves linear attention, and the next claim fails: without "
+        f"softmax, with {either(seen)}, queries and values are alike "
         f"(value over query [{alike}](#activation_scales)), but softmax is not the cause, since a sigmoid, which is no "
         f"softmax either, separates them more: [{about(found['sigmoid'])} times](#activation_scales) against "
         f"{about(found['softmax'])}."
@@ -253,6 +257,11 @@ def activation(contents: Contents) -> list[str]:
         "σ, and the value block keeps its two.",
         "If a(0) is zero, a weight is as small as its score, of order σ²; it enters twice, and the value block has "
         "[two plus four](#activation_growth), six factors, as many as the Gauss-Newton part of the query block.",
+        "The functional part of the query block needs the bend of the activation at zero: with tanh a″(0) is zero and "
+        "it has seven factors, with linear attention and ReLU it vanishes, so that the blocks come out "
+        "[even](#activation_growth).",
+        "With exp(t) − 1, where a(0) is zero and a″(0) is not, it keeps five, and for small tokens the "
+        "[query block](#word-functional) is the larger one.",
     ]
 
 
@@ -280,11 +289,40 @@ def activations_measured(contents: Contents) -> list[str]:
         f"[{_listed(groups[OFFSET])}](#activation_offset); with a(0) = 0, "
         f"[{_listed(groups[ZERO])}](#activation_offset)."
     ]
+    sentences += _how_wide(result, groups[OFFSET], contents)
     if groups[NONE]:
         sentences.append(
             "Rows that sum to one are not the reason: sigmoid and exp do not have them and separate the blocks more "
             "than "
-            f"softmax, while [{_listed(groups[NONE])}](#activation_offset), whose rows do, turn the order round."
+            f"softmax, while [{_listed(groups[NONE])}](#activation_offset), whose rows do, turn the order round: "
+            "they see the ratios of scores and not their size, and have no a(0)."
+        )
+    return sentences
+
+
+def _how_wide(result: Result, ratio: Mapping[str, float], contents: Contents) -> list[str]:
+    """That a(0) decides whether there is a gap, not how wide it is, and why lines of the first figure are steeper."""
+    start = {name: float(select(result, activation=name)[0]["at_zero"]) for name in ratio}
+    highest, widest = (max(ratio, key=lambda name: values[name]) for values in (start, ratio))
+    sentences = []
+    if start[widest] < start[highest]:
+        shown = several(
+            [
+                f"{activation_in_words(name)}, with a(0) = {about(start[name])}, has "
+                f"[{about(ratio[name])}](#activation_offset)"
+                for name in (highest, widest)
+            ]
+        )
+        sentences.append(f"So a(0) decides whether there is a gap, not how wide it is: {shown}.")
+    powers = {name: one.power for name, one in contents.ratio_curves().items() if one.power is not None}
+    flatter, steeper = (
+        [activation_in_words(name) for name, power in powers.items() if name in ratio and round(power) == wanted]
+        for wanted in (-3, -4)
+    )
+    if flatter and steeper:
+        sentences.append(
+            f"In the first figure the slope is [−3](#activation_scales) with {several(flatter)}, two factors against "
+            f"the five of the functional part, and −4 with {several(steeper)}, where a″(0) is zero: two against six."
         )
     return sentences
 

@@ -40,6 +40,8 @@ SETTINGS = {
         "a0:0.25",
         "a0:1~sigma:0.5",
         *(f"kind:{name}" for name in ("softmax", "sigmoid", "exp", "tanh", "linear", "relu_normalised")),
+        "kind:expm1",
+        "kind:expm1~sigma:0.01",
     ],
     "matrices": ["", "design:one", "kind:softmax~dk:3", "kind:softmax~design:one", "wrong:0~dk:1"],
     "depth": ["", "layers:1~kind:softmax", "layers:3", "norm:1", "skip:1~norm:1~kind:softmax"],

@@ -19,7 +19,7 @@ from hessianlab.report.argument import ANSWERING, optimiser_gaps
 from hessianlab.report.contents import Contents, contents_of
 from hessianlab.report.labbook import render_labbook
 from hessianlab.report.network_sentences import depth, loss_change, training
-from hessianlab.report.sentences import finding, reconciled, separation, title
+from hessianlab.report.sentences import activations_measured, finding, reconciled, separation, title
 from hessianlab.report.story import SECTIONS, render_story
 from hessianlab.results import Result
 from hessianlab.wording import about, activation_in_words
@@ -170,6 +170,14 @@ def test_the_finding_follows_the_numbers() -> None:
     other = separated({"softmax": 90.0, "sigmoid": 2.0, "linear": 1.2})
     assert title(other).endswith("?") and not any("What decides" in sentence for sentence in finding(other))
     assert separation(contents_of([], None)) == {} and finding(contents_of([], None)) == []
+
+
+def test_a_zero_decides_whether_there_is_a_gap_and_not_how_wide_it_is() -> None:
+    def said(sigmoid: float) -> str:
+        return " ".join(activations_measured(separated({"softmax": 90.0, "sigmoid": sigmoid, "linear": 1.2})))
+
+    assert "not how wide it is: sigmoid, with a(0) = 0.5, has [60]" in said(60.0)
+    assert "with a(0) ≠ 0" in said(1440.0) and "not how wide" not in said(1440.0), "in the order of a(0)"
 
 
 def test_two_quotations_on_softmax_are_reconciled_where_the_ledger_and_the_numbers_agree() -> None:

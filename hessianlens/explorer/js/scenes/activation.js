@@ -25,7 +25,7 @@ export function activationScene() {
           name: "activation",
           options: [
             ["family", "slide *a*(0)"],
-            ...kindOptions("softmax", "sigmoid", "exp", "tanh", "linear", "relu_normalised"),
+            ...kindOptions("softmax", "sigmoid", "exp", "tanh", "linear", "expm1", "relu_normalised"),
           ],
         },
         s.kind === "family" && { kind: "slider", key: "a0", name: "*a*(0)", min: 0, max: 1, step: 0.005 },
@@ -166,8 +166,11 @@ function activationSays(n, s) {
   const times = n.ratio >= 1 ? `${short(n.ratio)} times as large as` : `${short(1 / n.ratio)} times smaller than`;
   if (!n.bend)
     return `${name}: rows of tiny scores still sum to one, so *a*(0) does not exist. The query block hardly falls, and ${at} the value block is ${times} the query block: the order is turned round.`;
+  const zero = `${name}${s.kind === "family" ? "" : " has *a*(0) = 0"}: a score of zero gets no weight.`;
+  if (n.start === 0 && n.factors[0] < n.slopes[0] - 0.5)
+    return `${zero} But it bends there, *a*″(0) ≠ 0: the functional part of the query block keeps its ${COUNTED[Math.round(n.factors[0])]} factors of *X*, the value block has ${COUNTED[Math.round(n.slopes[0])]}, so for small words the query block is the larger. ${at[0].toUpperCase()}${at.slice(1)} the value block is ${times} the query block.`;
   if (n.start === 0)
-    return `${name}${s.kind === "family" ? "" : " has *a*(0) = 0"}: a score of zero gets no weight. Value and query curvature both fall as σ^${Math.round(n.slopes[0])}; ${at} the value block is ${times} the query block.`;
+    return `${zero} Value and query curvature both fall as σ^${Math.round(n.slopes[0])}; ${at} the value block is ${times} the query block.`;
   return `${name}${s.kind === "family" ? "" : ` has *a*(0) = ${short(n.start)}`}: words get weight even where the scores say nothing. For small words the value block falls as σ^{${n.slopes[0].toFixed(1)}}, the query block as σ^{${n.slopes[1].toFixed(1)}}${partsSaid(n)}; ${at} the value block is ${times} the query block.`;
 }
 

@@ -40,7 +40,8 @@ export function theExample(given) {
 
 /** A layer with the weights of an example; `family` is the sigmoid moved so that a(0) is `start`. */
 export function headOf({ W_Q, W_K, W_V }, kind = "softmax", start = 0) {
-  const activation = kind === "family" ? { name: "sigmoid", offset: start - 0.5 } : { name: kind };
+  const moved = { family: { name: "sigmoid", offset: start - 0.5 }, expm1: { name: "exp", offset: -1 } };
+  const activation = moved[kind] ?? { name: kind };
   return { activation, weights: { Q: matrix(W_Q), K: matrix(W_K), V: matrix(W_V) } };
 }
 
@@ -65,8 +66,11 @@ export function tensors(named) {
 /** An example and its layer as lines of Python. */
 export function pythonHead(given, kind = "softmax", start = 0) {
   const chosen =
-    { softmax: "", family: `, activation=lambda row: torch.sigmoid(row) - 0.5 + ${start}` }[kind] ??
-    `, activation="${kind}"`;
+    {
+      softmax: "",
+      family: `, activation=lambda row: torch.sigmoid(row) - 0.5 + ${start}`,
+      expm1: ", activation=lambda row: torch.exp(row) - 1",
+    }[kind] ?? `, activation="${kind}"`;
   return `${tensors(given)}\nlayer = hl.SelfAttention(W_Q, W_K, W_V${chosen})`;
 }
 
@@ -75,6 +79,7 @@ export const KINDS = {
   softmax: "softmax",
   sigmoid: "sigmoid",
   exp: "exp",
+  expm1: "exp(*t*) − 1",
   tanh: "tanh",
   linear: "linear",
   relu: "ReLU",

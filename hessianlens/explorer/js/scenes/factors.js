@@ -31,6 +31,11 @@ const FORMULAS = [
   ],
 ];
 
+/** What counts more than it shows, by activation and block. */
+const HIDDEN = {
+  tanh: ["each *m* counts three", "*m* counts three", "the ⟨ ⟩ has *a*″, which counts two", ""],
+};
+
 /** Norms below this are rounding, and the chart has no room for them. */
 const SMALLEST_NORM = 1e-20;
 
@@ -62,9 +67,11 @@ export function factorsScene() {
       P29: "which part dominates",
     },
     terms: {
-      m: "*m*_i = Σ_j *A*_{ij} *x*_j, the mean of the tokens that word *i* sees; *A* itself stays where it is as the scores go to zero, so *m* counts as one *x*.",
+      m: "*m*_i = Σ_j *A*_{ij} *x*_j, the mean of the tokens that word *i* sees; *A* itself stays where it is as the scores go to zero, so *m* counts as one *x*. With *a*(0) = 0, *A* is as small as a score, two more *x*, and *m* counts as three.",
       "⟨ ⟩":
-        "mean over what word *i* attends to, of tokens relative to their mean: the covariance ⟨*x x*^⊤⟩, or the third moment",
+        "mean over what word *i* attends to, of tokens relative to their mean: the covariance ⟨*x x*^⊤⟩, or the third moment; without softmax the plain sum over tokens, times *a*′ or, for the third, *a*″",
+      "C, g, ⊗":
+        "*C* is the second derivative of the loss by an output, *g*_i its first by the output of word *i*; *A* ⊗ *B* is the matrix of all *A*_{ij}*B*.",
     },
     python: (s, n, own) => `${IMPORTS}${pythonHead(theExample(own), s.kind)}
 H = hl.attention_hessian(layer, ${s.sigma} * X, loss=hl.SquareLoss(Y))
@@ -106,9 +113,9 @@ function largestScore({ weights: { Q, K } }, X) {
 
 /** Where the names of the lines stand; with tanh three of them are nearly one line. */
 function places(kind, wide) {
-  const [above, below, end] = ["above", "below", "end"].map((side) => (from) => ({ side, from }));
-  if (kind === "tanh") return [above(1), above(wide ? 6 : 5), below(3), below(wide ? 9 : 8)];
-  return wide ? [above(1), above(0), end(0), below(2)] : [above(3), above(0), end(0), below(1)];
+  const [above, below] = ["above", "below"].map((side) => (from) => ({ side, from }));
+  if (kind === "tanh") return [above(1), above(wide ? 6 : 5), below(3), above(wide ? 10 : 9)];
+  return wide ? [above(1), above(0), below(9), below(2)] : [above(3), above(0), below(9), below(1)];
 }
 
 /** What lights up a block when it is pointed at or has the focus. */
@@ -163,16 +170,21 @@ function formulas(n, s, update) {
         { class: `${cls} ${s.lit === name ? "lit" : ""}`, ...lighting(name, update) },
         el("strong", null, name),
         el("span", { class: "equation" }, typeset(text)),
-        el("b", null, `${COUNTS[s.kind][k]} factors, slope now ${n.slopes[k].toFixed(2)}`),
+        el("b", null, typeset(countSaid(s.kind, k)), `, slope now ${n.slopes[k].toFixed(2)}`),
       ),
     ),
   );
 }
 
+function countSaid(kind, k) {
+  const hidden = HIDDEN[kind]?.[k];
+  return `${COUNTS[kind][k]} factors${hidden ? ` (${hidden})` : ""}`;
+}
+
 function factorsSays(n, s) {
-  const [V, , , Q] = n.now;
+  const [V, , F, Q] = n.now;
   const counts = COUNTS[s.kind];
-  const now = `At σ = ${short(s.sigma)} the value block is ${short(V)} and the query block (Gauss–Newton) ${short(Q)}.`;
+  const now = `At σ = ${short(s.sigma)} the value block is ${short(V)}; of the query block the functional part is ${short(F)}, the Gauss–Newton part ${short(Q)}.`;
   const slopes = `the slopes (${n.slopes.map((x) => x.toFixed(1)).join(", ")}) are not the counts ${counts.join(", ")} yet`;
   if (counts.some((count, k) => Math.abs(n.slopes[k] - count) > 0.3))
     return n.score >= LARGE_SCORE
@@ -180,6 +192,6 @@ function factorsSays(n, s) {
       : `${now} Scores reach only ${short(n.score, 2)} here, but terms of the next order in σ still add to the first, so ${slopes}.`;
   const tenth = "for every tenth of σ";
   return s.kind === "tanh"
-    ? `${now} They die together: with *a*(0) = 0 every *m* is as small as three tokens, and ${tenth} both lose a factor of 10^6.`
-    : `${now} The query block dies first: ${tenth} it loses a factor of 10^6, the value block 10^2. The slopes are the counts of *X*.`;
+    ? `${now} They die together: with *a*(0) = 0 every *m* is as small as three tokens, and ${tenth} the value block loses a factor of 10^6, the query block with its Gauss–Newton part as much. Its functional part needs *a*″, which is zero at zero, and loses 10^7.`
+    : `${now} The query block dies first: ${tenth} its functional part, the larger one for small words, loses a factor of 10^5 and its Gauss–Newton part 10^6, the value block 10^2. The slopes are the counts of *X*.`;
 }

@@ -13,7 +13,7 @@ export function slopeAt(points, k = 0) {
 
 /**
  * The chart: `lines` are {name, cls, points, side, from, lit, on}, their names "above" the line or "below" it from the
- * point `from` on, or above its "end"; `move` is given a new sigma.
+ * point `from` on; `move` is given a new sigma.
  */
 export function growthChart({ left, top, right, bottom, lines, sigma, move, low = 1e-12, high }) {
   const sx = scaleOf(SIGMAS[0], SIGMAS.at(-1), left, right, true);
@@ -50,15 +50,14 @@ export function growthChart({ left, top, right, bottom, lines, sigma, move, low 
 function drawnLine({ name, cls, side, from, lit, on = {} }, points, sx, sy) {
   const pixels = points.map(([x, y]) => [sx(x), sy(y)]);
   const [x, y] = pixels[Math.min(from, pixels.length - 1)];
-  const [endX, endY] = pixels.at(-1);
   const over = Math.min(y, heightAt(pixels, x + 6.8 * spoken(name).length)) - 7;
-  const place = { below: [x + 14, y + 16], above: [x, over], end: [endX, endY - 9] }[side];
+  const place = { below: [x + 14, y + 16], above: [x, over] }[side];
   return el(
     "g",
     { class: `line ${cls} ${lit === false ? "faint" : ""}`, ...on },
     curve(points, sx, sy, cls),
     on.tabindex === 0 && curve(points, sx, sy, "touch"),
-    label(...place, name, { cls: "fill", anchor: side === "end" ? "end" : null }),
+    label(...place, name, { cls: "fill" }),
   );
 }
 
