@@ -59,7 +59,7 @@ def typeset(words: object) -> Markup:
     return Markup(re.sub(r"(?<=<sup>)-", "−", text))
 
 
-with needs_extra("lab", "a page"):
+with needs_extra("", "a page"):
     from jinja2 import ChoiceLoader, DictLoader, Environment, FileSystemLoader, StrictUndefined
 
 FILE_NAME, LABBOOK = "index.html", "labbook.html"

@@ -24,7 +24,7 @@ def _run() -> None:
         if (error.name or "").startswith(("hessianlens", "hessianlab")):
             raise
         needed = f"the command line needs {error.name}, which is not installed"
-        _end(f"hessianlens: {needed}; install it with: pip install 'hessianlens[lab]'.", 2)
+        _end(f"hessianlens: {needed}; install it with: pip install {(error.name or '').partition('.')[0]}.", 2)
     except KeyboardInterrupt:
         _end("hessianlens: interrupted; nothing was begun.", 130)
     app(prog_name="hessianlens")

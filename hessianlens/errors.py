@@ -51,18 +51,23 @@ class MissingExtra(InputError, ImportError):
 
 @contextmanager
 def needs_extra(extra: str, what: str) -> Iterator[None]:
-    """Imports inside belong to an extra of the installation; without it `MissingExtra` is raised.
+    """Imports inside may lack a package; without it `MissingExtra` is raised.
 
-    >>> with needs_extra("lab", "it"):
+    Args:
+        extra: The extra that brings the package; empty for a package that every installation brings.
+        what: What needs it.
+
+    >>> with needs_extra("frames", "it"):
     ...     import nosuch
     Traceback (most recent call last):
-    hessianlens.errors.MissingExtra: it needs nosuch, which is not installed; ...: pip install 'hessianlens[lab]'.
+    hessianlens.errors.MissingExtra: it needs nosuch, which is not installed; ...: pip install 'hessianlens[frames]'.
     """
     try:
         yield
     except ModuleNotFoundError as error:
+        package = f"'hessianlens[{extra}]'" if extra else (error.name or "").partition(".")[0]
         raise MissingExtra(
-            f"{what} needs {error.name}, which is not installed; install it with: pip install 'hessianlens[{extra}]'."
+            f"{what} needs {error.name}, which is not installed; install it with: pip install {package}."
         ) from error
 
 

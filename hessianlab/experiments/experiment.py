@@ -139,7 +139,7 @@ class Experiment(Generic[Config]):
         """Measure one cell on one thread, whatever the surrounding process uses."""
         from hessianlens.state_guard import ThreadCount, restores_state
 
-        with needs_extra("lab", "an experiment"):
+        with needs_extra("", "an experiment"):
             from threadpoolctl import threadpool_limits
 
         @restores_state

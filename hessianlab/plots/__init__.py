@@ -2,5 +2,5 @@
 
 from hessianlens.errors import needs_extra
 
-with needs_extra("lab", "a picture"):
+with needs_extra("", "a picture"):
     import matplotlib  # noqa: F401

@@ -13,8 +13,8 @@ import typer
 
 FINDING, BAD_INPUT, INTERRUPTED = 1, 2, 130
 
-_EXTRA = ("rich", "matplotlib", "jinja2", "threadpoolctl")
-"""What the extra `lab` brings beside the parser of the command line itself."""
+_PACKAGES = ("rich", "matplotlib", "jinja2", "threadpoolctl")
+"""What commands need beside the parser of the command line itself; each is installed by the name of its import."""
 
 _OF_A_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """What the system says while a file is written, without its name."""
@@ -36,10 +36,11 @@ def errors_as_exit_codes(kept: str) -> Iterator[None]:
     except KeyboardInterrupt:
         stop(f"interrupted; {kept}", INTERRUPTED)
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in _EXTRA:
+        package = (error.name or "").partition(".")[0]
+        if package not in _PACKAGES:
             raise
         text = f"this command needs {error.name}, which is not installed; install it with"
-        stop(f"{text}: pip install 'hessianlens[lab]'.", BAD_INPUT)
+        stop(f"{text}: pip install {package}.", BAD_INPUT)
     except OSError as error:
         if error.filename is None and error.errno not in _OF_A_DISK:
             raise

@@ -307,7 +307,7 @@ class Picture(ABC):
         Args:
             ax: Matplotlib's axes.
         """
-        with needs_extra("lab", "plot()"):
+        with needs_extra("", "plot()"):
             from matplotlib import axes, pyplot
 
         from hessianlens.display.matplotlib_axes import draw, figure_size

@@ -65,13 +65,13 @@ def table(walk: dict[str, Any]) -> str:
         f"Every text class of the auto-mappings of transformers {walk['transformers']}, built small and compared with",
         "a plain double backward in float64, to a relative error of 1e-8.",
         f"{sum(row['compared'] for row in rows):,} comparisons, {sum(len(row['wrong']) for row in rows)} wrong. "
-        "What is not named here is answered by HVPs.",
-        "`python -m tests.families --write docs/reference/families.json` walks all classes and writes this table.",
+        "Blocks that are not named here are computed by HVPs.",
+        "`python -m tests.families --write docs/reference/families.json` tests all classes and writes this table.",
         "",
         f"{len(types)} model types, {len(rows)} classes: {len(built) - len(refused)} compared, {len(refused)} refused, "
         f"{len(rows) - len(built)} not built.",
         "",
-        "How the Hessian of a block with itself is found: `closed form` of the last attention layer, `linear map`, or",
+        "How each diagonal block is computed: `closed form` of the last attention layer, `linear map`, or",
         "`HVPs`, one Hessian-vector product per column. Attention and MLP are those of the last layer.",
         "",
         f"| model type | classes | {' | '.join(COLUMNS)} |",

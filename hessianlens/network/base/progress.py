@@ -120,7 +120,7 @@ class BarWatch(Watch):
 
 def product_bar(shown: bool = True) -> Progress:
     """A display for `BarWatch` on standard error, gone when the work is done; nothing where that is no terminal."""
-    with needs_extra("lab", "a bar"):
+    with needs_extra("", "a bar"):
         import rich  # noqa: F401
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
