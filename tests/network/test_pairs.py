@@ -15,7 +15,7 @@ from tests.curvature.agreement import OPERATORS, identity
 from tests.curvature.registry import CASES, dense_of, problem_of
 from tests.network.registry import NETWORKS
 from tests.network.sites.families import FAMILIES, token_ids
-from tests.network.test_linear_maps import LOOKUPS
+from tests.network.test_linear_maps import LOOKUPS, TIED
 from tests.oracles.network import PARTS
 from tests.spectra.coverage import assert_covers
 from tests.spectra.registry import symmetric
@@ -114,8 +114,7 @@ def test_pairs_together_are_those_of_autograd(name: str, room: int, monkeypatch:
     for module in (exact, backpropagation):
         monkeypatch.setattr(module, "KEPT_BYTES", room)
     problem = CASES[name].problem()
-    tied = {"embed"} if name == "GPT-2" else set()
-    names = [block for block in CASES[name].blocks if block not in tied.union(LOOKUPS)]
+    names = [block for block in CASES[name].blocks if block not in (*LOOKUPS, *TIED.get(name, ()))]
     for part in ("full", "functional"):
         norms = hl.block_pair_norms(problem, names, part, method="exact")
         for row in names:
