@@ -55,7 +55,11 @@ CASES = {
     "temperature": (lambda: layer(temperature=0.0), r"temperature: got 0.0, expected a positive"),
     "activation": (lambda: layer(activation="sofmax"), r"activation: got 'sofmax', expected one of softmax"),
     "mask dtype": (lambda: layer(mask=torch.ones(5, 5)), r"mask: got dtype torch.float32, expected torch.bool"),
-    "mask shape": (lambda: layer(mask=torch.ones(5, 4, dtype=torch.bool)), r"mask: got \(5, 4\), expected.*\(L, L\)"),
+    "mask shape": (lambda: layer(mask=torch.ones(5, dtype=torch.bool)), r"mask: got \(5,\), expected.*\(L, L\)"),
+    "mask for other keys": (
+        lambda: hl.attention_hessian(layer(mask=torch.ones(5, 4, dtype=torch.bool)), X, hl.SquareLoss(Y)),
+        r"mask: got shape \(5, 4\), expected \(5, 5\)",
+    ),
     "mask length": (
         lambda: hl.attention_hessian(layer(mask=torch.ones(3, 3, dtype=torch.bool)), X, hl.SquareLoss(Y)),
         r"mask: got shape \(3, 3\), expected \(5, 5\)",
