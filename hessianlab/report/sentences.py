@@ -194,6 +194,16 @@ def moments(contents: Contents) -> list[str]:
     ]
 
 
+def another_row(contents: Contents) -> list[str]:
+    """Why the scene has other values of what is left."""
+    if "moment_strata" not in contents.results:
+        return []
+    return [
+        "The scene is another model: five words, a layer of few weights, and one query. Its numbers are its own; those "
+        "of the text are medians over [the layers measured](#moment_strata)."
+    ]
+
+
 def _changes(ratio: float) -> str:
     if ratio >= 1:
         return f"stays, and even grows [{about(ratio)}-fold](#moment_strata),"

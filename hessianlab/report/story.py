@@ -94,7 +94,7 @@ SECTIONS: tuple[StorySection, ...] = (
         "Tokens",
         "What does a query see of its tokens?",
         (sentences.moments,),
-        (),
+        (sentences.another_row,),
         (MOMENTS,),
         stills.sharpening,
     ),

@@ -45,7 +45,7 @@ def recorded_runs(_contents: Contents) -> Figure | None:
 
 
 def _draw_runs(axes: Axes, series: Mapping[str, Series]) -> None:
-    """Losses less that of SGD with equal rates, over steps."""
+    """Losses minus that of SGD with equal rates, over steps."""
     base = series[EQUAL]
     for name, words, colour, lift in ((BY_CURVATURE, "SGD, a rate per block", INK, 9), (ADAM, "Adam", MUTED, -17)):
         lead = [y - z for y, z in zip(series[name].mean, base.mean, strict=True)]
@@ -54,7 +54,7 @@ def _draw_runs(axes: Axes, series: Mapping[str, Series]) -> None:
     axes.axhline(0, color=MUTED, linewidth=1, zorder=0)
     axes.margins(y=0.16)
     axes.set_xlabel("steps")
-    axes.set_title("Loss less that of SGD (nats)")
+    axes.set_title("Loss minus that of SGD (nats)")
 
 
 def _draw_designs(axes: Axes, gaps: Mapping[tuple[str, str], Effect]) -> None:

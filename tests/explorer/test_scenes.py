@@ -43,7 +43,7 @@ SETTINGS = {
         "kind:expm1",
         "kind:expm1~sigma:0.01",
     ],
-    "matrices": ["", "design:one", "kind:softmax~dk:3", "kind:softmax~design:one", "wrong:0~dk:1"],
+    "matrices": ["", "design:one", "kind:linear~dk:3", "kind:linear~design:one", "wrong:0~dk:1"],
     "depth": ["", "layers:1~kind:softmax", "layers:3", "norm:1", "skip:1~norm:1~kind:softmax"],
     "rates": ["", "same:0~rateQ:2000~steps:40", "kind:tanh~sigma:0.5~rateV:1", "kind:sigmoid~adam:0.02"],
 }

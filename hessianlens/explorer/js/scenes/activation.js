@@ -178,5 +178,5 @@ function activationSays(n, s) {
 function partsSaid({ factors }) {
   const [functional, outer] = factors.map((slope) => COUNTED[Math.round(slope)]);
   if (!functional || !outer) return "";
-  return ` (its functional part has ${functional} factors of *X*, its Gauss–Newton part ${outer}, and the larger part decides)`;
+  return ` (its functional part has ${functional} factors of *X*, its Gauss-Newton part ${outer}, and the larger part decides)`;
 }

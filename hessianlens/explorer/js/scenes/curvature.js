@@ -39,7 +39,7 @@ export function curvatureScene() {
     height: () => 340,
     draw: drawCurvature,
     says: curvatureSays,
-    equation: () => "ℓ(θ + *a u*) ≈ ℓ + *a g*·*u* + ½ *a*² *u*^⊤*Hu*,   *H* = *G* (Gauss–Newton) + *F* (functional)",
+    equation: () => "ℓ(θ + *a u*) ≈ ℓ + *a g*·*u* + ½ *a*² *u*^⊤*Hu*,   *H* = *G* (Gauss-Newton) + *F* (functional)",
     claims: {
       P1: "H = G + F",
       A4: "G cannot bend down",
@@ -47,7 +47,7 @@ export function curvatureScene() {
       P45: "linear attention: no negative block",
     },
     terms: {
-      "Gauss–Newton":
+      "Gauss-Newton":
         "The part of the Hessian that comes from the curvature of the loss alone, as if the layer were linear in its weights: *G* = *J*^⊤*CJ*. It never bends down.",
       functional:
         "The rest: second derivatives of the layer's output, weighted by what is still wrong with it. It vanishes at a perfect fit, and it may bend down.",
@@ -97,7 +97,7 @@ function drawCurvature(n, s, { width, update }) {
   const points = (f) => n.steps.map((a) => [a, f(a)]).filter(([, y]) => y >= sy.low && y <= sy.high);
   const lines = [
     ["full", "Hessian"],
-    ["outer", "Gauss–Newton"],
+    ["outer", "Gauss-Newton"],
     ["functional", "functional"],
   ];
   const drawn = lines.map(([part, name]) => ({ part, name, points: points(n.parabola(n[part])) }));
@@ -148,10 +148,10 @@ function endLabels(drawn, n, sx, sy) {
 }
 
 function curvatureSays(n, s) {
-  const sum = `*u*^⊤*Hu* = ${short(n.full)}: ${short(n.outer)} from Gauss–Newton, ${short(n.functional)} from the functional part.`;
-  const there = `After a step of ${short(s.step)} the loss is ${short(n.there)}; the Hessian's parabola says ${short(n.parabola(n.full)(s.step))}, Gauss–Newton's ${short(n.parabola(n.outer)(s.step))}.`;
+  const sum = `*u*^⊤*Hu* = ${short(n.full)}: ${short(n.outer)} from Gauss-Newton, ${short(n.functional)} from the functional part.`;
+  const there = `After a step of ${short(s.step)} the loss is ${short(n.there)}; the Hessian's parabola says ${short(n.parabola(n.full)(s.step))}, Gauss-Newton's ${short(n.parabola(n.outer)(s.step))}.`;
   if (s.along === "V") return `${sum} Values enter linearly, so the loss is exactly a parabola: nothing is functional.`;
-  if (n.full < 0) return `The loss bends down here, and Gauss–Newton cannot see it. ${sum} ${there}`;
+  if (n.full < 0) return `The loss bends down here, and Gauss-Newton cannot see it. ${sum} ${there}`;
   return `${sum} ${there}`;
 }
 

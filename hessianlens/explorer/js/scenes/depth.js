@@ -13,13 +13,6 @@ const BLOCKS_SHOWN = [
   ["query", "Q", "q outer"],
 ];
 
-/** Where the names of three lines stand: the upper, the middle, the lower one. */
-const PLACES = [
-  { side: "above", from: 1 },
-  { side: "below", from: 1 },
-  { side: "below", from: 5 },
-];
-
 export function depthScene() {
   return {
     name: "depth",
@@ -87,36 +80,30 @@ function computeDepth(s, _, alone = false) {
 
 function drawDepth(n, s, { width, update }) {
   const least = Math.min(...n.lines.flat().map(([, y]) => y));
-  const ends = n.plain ? { low: 1e-110, high: 1e30 } : { low: 10 ** Math.floor(Math.log10(least) - 1) };
+  const wide = width > 560;
+  const ends = n.plain ? { low: 1e-80, high: 1e60 } : { low: 10 ** Math.floor(Math.log10(least) - 1) };
   return growthChart({
     left: 58,
-    right: width - 12,
+    right: width - (wide ? 140 : 92),
     top: 34,
     bottom: 300,
     sigma: s.sigma,
     move: (sigma) => update({ sigma }),
     ...ends,
     lines: n.plain
-      ? [...n.others, [s.layers, n.lines[2]]].map(([layers, points]) => depthLine(layers, points, layers === s.layers))
+      ? [...n.others, [s.layers, n.lines[2]]].map(([layers, points]) => depthLine(layers, points, layers === s.layers, wide))
       : BLOCKS_SHOWN.map(([name, , cls], k) => ({
-          name: `${name}, slope ${n.slopes[k].toFixed(1).replace("-", "−")}`,
+          name: `${name}${wide ? ", slope" : ""} ${n.slopes[k].toFixed(1).replace("-0.0", "0.0").replace("-", "−")}`,
           cls,
           points: n.lines[k],
-          ...PLACES[rankAtLeft(n.lines, k)],
         })),
   }).marks;
 }
 
-/** How many lines begin above this one. */
-function rankAtLeft(lines, k) {
-  return lines.filter((points, j) => points[1][1] > lines[k][1][1] || (points[1][1] === lines[k][1][1] && j < k))
-    .length;
-}
-
 /** Of plain linear layers, whose blocks all grow alike: the query block at one depth. */
-function depthLine(layers, points, chosen) {
-  const name = `${layers} ${layers > 1 ? "layers" : "layer"}, every block: slope ${slopeAt(points).toFixed(0)}`;
-  return { name, cls: chosen ? "full" : "ghost", points, side: layers > 1 ? "below" : "above", from: layers - 1 };
+function depthLine(layers, points, chosen, wide) {
+  const name = `${layers} ${layers > 1 ? "layers" : "layer"}${wide ? ", slope" : ":"} ${slopeAt(points).toFixed(0)}`;
+  return { name, cls: chosen ? "full" : "ghost", points };
 }
 
 function depthSays(n, s) {

@@ -22,7 +22,7 @@ const FORMULAS = [
     "*F*(Q,Q) = Σ_i [x]_i [x]_i^⊤ ⊗ *W*_K^⊤ ⟨[x] [x]^⊤ ([x]·*W*_V*g*_i)⟩ *W*_K",
   ],
   [
-    "query, Gauss–Newton",
+    "query, Gauss-Newton",
     "q outer",
     "outer",
     "Q",
@@ -60,7 +60,7 @@ export function factorsScene() {
     below: formulas,
     equation: () => "*X* → σ*X*:   a block with *n* factors of *X* goes as σ^n",
     claims: {
-      P25: "exponents of Gauss–Newton",
+      P25: "exponents of Gauss-Newton",
       P26: "exponents of the functional part",
       A7: "the table of exponents",
       A9: "σ = 0.1 explains two orders",
@@ -184,7 +184,7 @@ function countSaid(kind, k) {
 function factorsSays(n, s) {
   const [V, , F, Q] = n.now;
   const counts = COUNTS[s.kind];
-  const now = `At σ = ${short(s.sigma)} the value block is ${short(V)}; of the query block the functional part is ${short(F)}, the Gauss–Newton part ${short(Q)}.`;
+  const now = `At σ = ${short(s.sigma)} the value block is ${short(V)}; of the query block the functional part is ${short(F)}, the Gauss-Newton part ${short(Q)}.`;
   const slopes = `the slopes (${n.slopes.map((x) => x.toFixed(1)).join(", ")}) are not the counts ${counts.join(", ")} yet`;
   if (counts.some((count, k) => Math.abs(n.slopes[k] - count) > 0.3))
     return n.score >= LARGE_SCORE
@@ -192,6 +192,6 @@ function factorsSays(n, s) {
       : `${now} Scores reach only ${short(n.score, 2)} here, but terms of the next order in σ still add to the first, so ${slopes}.`;
   const tenth = "for every tenth of σ";
   return s.kind === "tanh"
-    ? `${now} They die together: with *a*(0) = 0 every *m* is as small as three tokens, and ${tenth} the value block loses a factor of 10^6, the query block with its Gauss–Newton part as much. Its functional part needs *a*″, which is zero at zero, and loses 10^7.`
-    : `${now} The query block dies first: ${tenth} its functional part, the larger one for small words, loses a factor of 10^5 and its Gauss–Newton part 10^6, the value block 10^2. The slopes are the counts of *X*.`;
+    ? `${now} They die together: with *a*(0) = 0 every *m* is as small as three tokens, and ${tenth} the value block loses a factor of 10^6, the query block with its Gauss-Newton part as much. Its functional part needs *a*″, which is zero at zero, and loses 10^7.`
+    : `${now} The query block dies first: ${tenth} its functional part, the larger one for small words, loses a factor of 10^5 and its Gauss-Newton part 10^6, the value block 10^2. The slopes are the counts of *X*.`;
 }

@@ -13,7 +13,7 @@ export function slopeAt(points, k = 0) {
 
 /**
  * The chart: `lines` are {name, cls, points, side, from, lit, on}, their names "above" the line or "below" it from the
- * point `from` on; `move` is given a new sigma.
+ * point `from` on, or all beside their ends, apart from each other, if none has a side; `move` is given a new sigma.
  */
 export function growthChart({ left, top, right, bottom, lines, sigma, move, low = 1e-12, high }) {
   const sx = scaleOf(SIGMAS[0], SIGMAS.at(-1), left, right, true);
@@ -25,14 +25,7 @@ export function growthChart({ left, top, right, bottom, lines, sigma, move, low 
     marks: [
       axisX(sx, bottom, top, "scale σ of the tokens", { ticks: [0.01, 0.1, 1], write: String }),
       axisY(sy, left, right, "size of the Hessian block (Frobenius norm)"),
-      lines.map((line) =>
-        drawnLine(
-          line,
-          line.points.filter(([, y]) => y > low && y <= sy.high),
-          sx,
-          sy,
-        ),
-      ),
+      drawnLines(lines, sx, sy),
       el("path", { d: `M${sx(sigma)} ${bottom}V${top}`, class: "cursor" }),
       handle({
         sx,
@@ -47,11 +40,20 @@ export function growthChart({ left, top, right, bottom, lines, sigma, move, low 
   };
 }
 
-function drawnLine({ name, cls, side, from, lit, on = {} }, points, sx, sy) {
+function drawnLines(lines, sx, sy) {
+  const shown = lines.map(({ points }) => points.filter(([, y]) => y > sy.low && y <= sy.high));
+  const ends = apart(
+    shown.map((points) => sy(points.at(-1)[1]) + 5),
+    18,
+  );
+  return lines.map((line, k) => drawnLine(line, shown[k], sx, sy, ends[k]));
+}
+
+function drawnLine({ name, cls, side, from = 0, lit, on = {} }, points, sx, sy, end) {
   const pixels = points.map(([x, y]) => [sx(x), sy(y)]);
   const [x, y] = pixels[Math.min(from, pixels.length - 1)];
   const over = Math.min(y, heightAt(pixels, x + 6.8 * spoken(name).length)) - 7;
-  const place = { below: [x + 14, y + 16], above: [x, over] }[side];
+  const place = { below: [x + 14, y + 16], above: [x, over] }[side] ?? [sx.to + 8, end];
   return el(
     "g",
     { class: `line ${cls} ${lit === false ? "faint" : ""}`, ...on },

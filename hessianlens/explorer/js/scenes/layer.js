@@ -15,7 +15,7 @@ const MOST_ROWS = 12;
 export function layerScene() {
   return {
     name: "layer", ask: "Which block of this layer has the curvature?",
-    hint: "Thin is Gauss–Newton, dashed functional, thick the Hessian. Scale the tokens, sharpen the attention, let what is still wrong go to zero.",
+    hint: "Thin is Gauss-Newton, dashed functional, thick the Hessian. Scale the tokens, sharpen the attention, let what is still wrong go to zero.",
     start: { sigma: 1, temperature: 1, wrong: 1 },
     controls: () => [
       { kind: "slider", key: "sigma", name: "scale σ of the tokens", min: 0.01, max: 10, log: true, says: (x) => short(x) },
@@ -23,7 +23,7 @@ export function layerScene() {
       { kind: "slider", key: "wrong", name: "residual, what is still wrong", min: 0, max: 1, step: 0.02, says: (x) => short(x) },
     ],
     compute: computeLayer, height: () => 450, draw: drawLayer, says: layerSays,
-    equation: () => "*H* = *J*^⊤ *C J* + Σ_i *g*_i · ∂^2 *F*_i: Gauss–Newton and functional part",
+    equation: () => "*H* = *J*^⊤ *C J* + Σ_i *g*_i · ∂^2 *F*_i: Gauss-Newton and functional part",
     claims: {}, python: layerPython, prints: (n) => (n ? rowsOf(n).map(({ name, full }) => [name, full]) : []),
   };
 }

@@ -13,7 +13,7 @@ export function matricesScene() {
     name: "matrices",
     ask: "Same function, same loss. Same curvature?",
     hint: "Merge the two matrices, shrink *d*_K, then let what is still wrong go to zero.",
-    start: { design: "two", kind: "linear", dk: 2, wrong: 1 },
+    start: { design: "two", kind: "softmax", dk: 2, wrong: 1 },
     second: { design: "one" },
     controls: () => [
       {
@@ -159,13 +159,13 @@ function matricesSays(n, s) {
   const own = n.rows[1].signs.negative;
   const rank = `The rank of T-outer is ${n.rows[1].signs.rank}, at most 2*d*_K*d* − *d*_K^2 = ${n.bound}.`;
   if (!s.wrong) return `Two matrices, nothing left to learn: the pairs are gone and nothing is negative. ${rank}`;
-  const pairs = n.pairs.length * s.dk;
+  const pairs = `${n.pairs.length} ${n.pairs.length === 1 ? "pair" : "pairs"} ±λ${s.dk > 1 ? `, each ${s.dk} times,` : ""}`;
   const from = own
     ? `T-outer has ${own} negative ${own > 1 ? "eigenvalues" : "eigenvalue"} of its own`
     : total.signs.negative
       ? "all that is negative comes from them"
       : "T-outer outweighs their negative halves";
-  return `Two matrices: ${count}. Their product brings ${pairs} ${pairs === 1 ? "pair" : "pairs"} ±λ for as long as something is wrong; ${from}. ${rank}`;
+  return `Two matrices: ${count}. Their product brings ${pairs} for as long as something is wrong; ${from}. ${rank}`;
 }
 
 function matricesPython(s) {

@@ -174,25 +174,27 @@ function draw(view) {
   const numbers = shown.map((one) => scene.compute(one, view.example));
   const own = (one) => scene.second && state.two && Object.hasOwn(scene.second, one.key);
   const wanted = scene.controls(state);
+  const shared = el(
+    "div",
+    { class: "controls" },
+    wanted.filter((one) => !own(one)).map((one) => control(one, state, view.update, view.group)),
+  );
+  const beneath = shown.length === 1 && view.width <= 640 && shared; // on a phone the drawing stays in sight
   patch(element, [
     el("h3", { class: "ask" }, typeset(scene.ask)),
     el("p", { class: "hint" }, typeset(scene.hint)),
     el(
       "div",
       { class: side ? "panels side" : "panels" },
-      shown.map((one, k) => panel(view, one, numbers[k], k, width, wanted.filter(own))),
+      shown.map((one, k) => panel(view, one, numbers[k], k, width, wanted.filter(own), beneath)),
     ),
-    el(
-      "div",
-      { class: "controls" },
-      wanted.filter((one) => !own(one)).map((one) => control(one, state, view.update, view.group)),
-    ),
+    !beneath && shared,
     foot(view, shown[0], numbers[0]),
-  ]);
+  ].filter(Boolean));
   view.ms = performance.now() - began;
 }
 
-function panel(view, state, numbers, k, width, controls) {
+function panel(view, state, numbers, k, width, controls, beneath) {
   const { scene, group } = view;
   const write = (changes) => view.update(k ? doubledWhere(scene.second, changes) : changes);
   const sentence = scene.says(numbers, state);
@@ -201,6 +203,7 @@ function panel(view, state, numbers, k, width, controls) {
     null,
     controls.map((one) => control(one, state, write, `${group}-${k}`)),
     drawing(width, scene.height(width, state), sentence, scene.draw(numbers, state, { width, update: write })),
+    beneath,
     el("figcaption", { class: "says", "aria-live": "polite" }, typeset(sentence)),
     scene.below?.(numbers, state, write),
   );

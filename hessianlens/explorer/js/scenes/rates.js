@@ -168,7 +168,7 @@ function drawRates(n, s, { width, update }) {
       class: "contour",
     }),
     el("path", { d: `M${sx(n.best[0]) - 7} ${sy(n.best[1])}h14m-7 -7v14`, class: "cross" }),
-    label(sx(n.best[0]) + 8, sy(n.best[1]) - 8, "loss 0", { cls: "name" }),
+    label(sx(n.best[0]) + 6, sy(n.best[1]) + 32, "loss 0", { cls: "name" }),
     n.races.map(({ points }, k) => el("path", { d: path(points), class: `curve racer${k}` })),
     n.races.map(({ points }, k) => runner(k, place(points[s.steps].every(Number.isFinite) ? points[s.steps] : [4, 4]))),
     drawLosses(

@@ -141,7 +141,7 @@ function drawRow(n, s, { width, update }) {
         anchor: "middle",
         cls: "number",
       }),
-      n.printed[k] && printedMark(place(k), down, n.printed[k], n.wrong[k], bars),
+      n.printed[k] && printedMark(place(k), down, n.printed[k], n.wrong[k], n.weights[k], bars),
     ]),
     el("path", { d: `M${left} ${down(0)}H${right}M${left} ${up(0)}H${right}`, class: "zero" }),
     wide
@@ -161,13 +161,13 @@ function drawRow(n, s, { width, update }) {
   ];
 }
 
-function printedMark(x, scale, text, wrong, width) {
+function printedMark(x, scale, text, wrong, weight, width) {
   const y = scale(Number(text.replace("−", "-")));
   return el(
     "g",
     { class: wrong ? "scene-misprint" : "printed" },
     el("path", { d: `M${x - width / 2 - 5} ${y}h${width + 10}` }),
-    label(x, scale(0) + (wrong ? 18 : 18), `${wrong ? "✗" : "✓"} ${text}`, { anchor: "middle" }),
+    label(x, Math.max(scale(0), scale(weight), y) + 18, `${wrong ? "✗" : "✓"} ${text}`, { anchor: "middle" }),
   );
 }
 

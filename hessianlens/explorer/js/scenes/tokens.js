@@ -10,7 +10,7 @@ import { headOf, IMPORTS, pythonHead, stretched, theExample, WORDS } from "./exa
 
 const BLOCKS = [
   ["value", "v", "full", "V", "M_1"],
-  ["query, Gauss–Newton", "q", "outer", "Q", "M_2"],
+  ["query, Gauss-Newton", "q", "outer", "Q", "M_2"],
   ["query, functional", "q hollow", "functional", "Q", "M_3"],
   ["key", "k", "full", "K", "M_2, M_3"],
 ];
@@ -83,7 +83,7 @@ function drawTokens(n, s, { width, update }) {
   const at = (k) => [s.X[2 * k], s.X[2 * k + 1]];
   const [qx, qy] = at(n.query);
   const shares = Array.from(n.A, (a) => `${Math.round(100 * a)} %`);
-  const places = namePlaces(WORDS.map((_, k) => [sx(at(k)[0]), sy(at(k)[1])]), WORDS.map((word, k) => 9 * word.length + 7 * shares[k].length + 10), side);
+  const places = namePlaces(WORDS.map((_, k) => [sx(at(k)[0]), sy(at(k)[1])]), WORDS.map((word, k) => 9 * word.length + 7 * shares[k].length + 10), Array.from(n.A, discOf), side);
   return [
     el("rect", { x: 4, y: 4, width: side - 4, height: side - 4, class: "cell" }),
     el("path", { d: `M4 ${sy(0)}H${side}M${sx(0)} 4V${side}`, class: "grid" }),
@@ -98,7 +98,7 @@ function drawTokens(n, s, { width, update }) {
       }),
     ),
     WORDS.map((_, k) =>
-      el("circle", { cx: sx(at(k)[0]), cy: sy(at(k)[1]), r: 34 * Math.sqrt(n.A[k]), class: "a disc" }),
+      el("circle", { cx: sx(at(k)[0]), cy: sy(at(k)[1]), r: discOf(n.A[k]), class: "a disc" }),
     ),
     drawMoments(n, sx, sy),
     WORDS.map((word, k) =>
@@ -130,15 +130,22 @@ function drawTokens(n, s, { width, update }) {
   ];
 }
 
+/** The radius of a disc whose area is a weight. */
+function discOf(weight) {
+  return 34 * Math.sqrt(weight);
+}
+
 /** Where the names of points stand, [dx, dy, anchor] each: above, below or beside, wherever they cover least. */
-function namePlaces(points, widths, side) {
+function namePlaces(points, widths, radii, side) {
   const taken = [];
   return points.map(([x, y], k) => {
+    const crowd = points.filter(([u, v]) => Math.hypot(u - x, v - y) < 60).length > 2;
+    const avoided = crowd ? 0 : 0.1; // in a crowd names only keep clear of each other
     const boxes = [[0, -14, "middle"], [0, 24, "middle"], [13, 5, "start"], [-13, 5, "end"]].map((place) => {
       const left = x + place[0] - widths[k] * { start: 0, middle: 0.5, end: 1 }[place[2]];
       const box = [left, y + place[1] - 13, left + widths[k], y + place[1] + 5];
       const meets = ([a, b, c, d]) => a < box[2] && box[0] < c && b < box[3] && box[1] < d;
-      const covered = taken.filter(meets).length + points.filter(([u, v], j) => j !== k && meets([u - 6, v - 6, u + 6, v + 6])).length;
+      const covered = taken.filter(meets).length + points.filter(([u, v], j) => j !== k && meets([u - 6, v - 6, u + 6, v + 6])).length + avoided * points.filter(([u, v], j) => j !== k && meets([u - radii[j], v - radii[j], u + radii[j], v + radii[j]])).length;
       return { place, box, covered: covered + 2 * (box[0] < 4 || box[2] > side) + (box[1] < 4 || box[3] > side) };
     });
     const best = boxes.reduce((one, other) => (other.covered < one.covered ? other : one));
@@ -164,7 +171,7 @@ function drawMoments({ mean, covariance, third }, sx, sy) {
     el("path", { d: `M${x - 6} ${y - 6}l12 12m0 -12l-12 12`, class: "cross" }),
     el("path", { d: `M${x} ${y}l${dx} ${-dy}`, class: "skew" }),
     Math.hypot(dx, dy) > 12 && el("circle", { cx: x + dx, cy: y - dy, r: 4, class: "fill" }),
-    label(x + 10, y + 4, "M_1", { cls: "fill" }),
+    rx > 14 && label(x + 10, y + 4, "M_1", { cls: "fill" }),
     ry > 14 && label(x, y - Math.hypot(rx, ry) * 0.75 - 6, "M_2", { cls: "fill", anchor: "middle" }),
     Math.hypot(dx, dy) > 24 && label(x + dx + 6, y - dy + 4, "M_3", { cls: "fill" }),
   );
@@ -203,7 +210,7 @@ function tokensSays(n) {
   const [V, Q, F, K] = n.sizes;
   if (n.A[top] > 0.97)
     return `${word} reads almost only “${WORDS[top]}”. The ellipse is a point and the query block dies with it: ${short(Math.max(Q, F))}, while the value block, which needs no more than the mean, keeps ${short(V)}. The key block (${short(K)}) has the longer queries in it too, and dies later.`;
-  return `${word} reads as many as ${short(n.read, 2)} words alike. The value block needs only their mean and is ${short(V)}; the query block needs the ellipse (Gauss–Newton, ${short(Q)}) and the skew (functional, ${short(F)}).`;
+  return `${word} reads as many as ${short(n.read, 2)} words alike. The value block needs only their mean and is ${short(V)}; the query block needs the ellipse (Gauss-Newton, ${short(Q)}) and the skew (functional, ${short(F)}).`;
 }
 
 function tokensPython(s, n) {
@@ -214,7 +221,7 @@ error, reads = torch.zeros_like(Y), torch.zeros(5, dtype=torch.float64)
 error[${n.query}], reads[${n.query}] = (layer(X) - Y)[${n.query}], 1.0    # the loss reads this word alone
 H = hl.attention_hessian(layer, X, grad=error, curvature=reads)
 print("value", float(H.full["V", "V"].frobenius_norm()))
-print("query, Gauss–Newton", float(H.outer["Q", "Q"].frobenius_norm()))
+print("query, Gauss-Newton", float(H.outer["Q", "Q"].frobenius_norm()))
 print("query, functional", float(H.functional["Q", "Q"].frobenius_norm()))
 print("key", float(H.full["K", "K"].frobenius_norm()))`;
 }
