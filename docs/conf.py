@@ -11,6 +11,7 @@ sys.path[:0] = [str(DOCS.parent), str(DOCS)]
 
 from generate import write_pages  # noqa: E402
 from sphinx_gallery.sorting import ExplicitOrder  # noqa: E402
+from sphinxcontrib import katex  # noqa: E402
 
 import hessianlens  # noqa: E402
 
@@ -41,6 +42,10 @@ myst_heading_anchors = 4
 # --- Formulas: rendered while the site is built where Node.js is at hand, otherwise by the page, from the same files
 katex_css_path = "katex/katex.min.css"
 katex_prerender = shutil.which("node") is not None
+# By its port, not its socket file: the file is there before the server listens, and a refused connection there ends the
+# build and leaves the server behind. On a busy machine it also needs more than its five seconds.
+katex.KaTeXServer.start_server_process = katex.KaTeXServer.start_network_socket
+katex.STARTUP_TIMEOUT = katex.RENDER_TIMEOUT = 60.0
 
 # --- Docstrings
 autodoc_member_order = "bysource"
