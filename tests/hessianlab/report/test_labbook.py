@@ -31,7 +31,7 @@ def test_well_formed_and_self_contained(report: str) -> None:
     tags.feed(report)
     assert tags.open == [] and len(tags.ids) == len(set(tags.ids))
     assert all(link.startswith(("#", "data:")) for link in tags.loaded), "a page loads nothing"
-    sources = code_address("") or "no address of the sources"  # where code can be read, if the installed package says so
+    sources = code_address("") or "no address of the sources"  # of an installed package
     outside = {link for link in tags.links if not link.startswith(("#", sources))}
     assert outside == {address for document in LIST for _, address in document.links} | {"index.html"}
     assert {link[1:] for link in tags.links if link.startswith("#")} <= set(tags.ids)
