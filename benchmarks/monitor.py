@@ -74,9 +74,10 @@ def overhead(size: Size, tick: Tick) -> tuple[tuple[Timing, ...], dict[str, obje
     tick("trained")
     spent, trained = monitor.pace.spent, monitor.pace.trained
     costs = [record.cost for record in monitor.history]
+    ratio = trained / spent if spent else float("inf")  # a short run pays for no measurement
     timings = (
-        _timing(WATCHING, OURS, spent, 1.0, costs[0]),
-        _timing(TRAINING, PEER, trained, trained / spent, trained / size.steps),
+        _timing(WATCHING, OURS, spent, 1.0, costs[0] if costs else spent),
+        _timing(TRAINING, PEER, trained, ratio, trained / size.steps),
     )
     steps = [record.step for record in monitor.history]
     said = (
