@@ -126,8 +126,8 @@ def test_the_command_says_what_is_missing(missing: str, arguments: list[str], tm
     code = f"sys.argv[1:] = {arguments!r}\nfrom hessianlens.__main__ import main\nmain()"
     done = without((missing,), code, tmp_path)
     assert done.returncode == 2, done.stderr
-    told = f"needs {missing}, which is not installed; install it with: pip install {missing}."
-    assert done.stderr.strip().splitlines()[-1].endswith(told) and "Traceback" not in done.stderr
+    message = f"needs {missing}, which is not installed; install it with: pip install {missing}."
+    assert done.stderr.strip().splitlines()[-1].endswith(message) and "Traceback" not in done.stderr
 
 
 # --- names, paths and cells ------------------------------------------------------------------------------------------
