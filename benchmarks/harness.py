@@ -12,7 +12,8 @@ from typing import Any, Protocol
 
 import torch
 
-from benchmarks import provenance
+from benchmarks import peak, provenance
+from benchmarks.counting import operations
 from benchmarks.problem import Problem
 from benchmarks.results import OURS, PEER, Memory, Result, Spread, Timing
 
@@ -159,6 +160,7 @@ def summarise(
     seconds: Mapping[str, Sequence[float]],
     first: Mapping[str, float],
     wall: Mapping[str, Sequence[float]] | None = None,
+    counted: Mapping[str, float | None] | None = None,
 ) -> tuple[Timing, ...]:
     """Medians, quartiles, and the ratio to the library formed within each round."""
     (ours,) = (c.name for c in competitors if c.role == OURS)
@@ -166,7 +168,8 @@ def summarise(
     for c in competitors:
         ratios = [t / own for t, own in zip(seconds[c.name], seconds[ours], strict=True)]
         on_wall = None if wall is None else spread(wall[c.name]).median
-        timings.append(Timing(c.name, c.role, spread(seconds[c.name]), spread(ratios), first[c.name], on_wall))
+        found = spread(seconds[c.name]), spread(ratios)
+        timings.append(Timing(c.name, c.role, *found, first[c.name], on_wall, (counted or {}).get(c.name)))
     return tuple(timings)
 
 
@@ -187,19 +190,24 @@ def measure(benchmark: Benchmark, options: Options, tick: Tick, memory: Mapping[
     outputs, first = first_calls(runs)
     benchmark.check(outputs)
     tick("first calls")
+    counted = {name: operations(run) for name, run in runs.items()}
+    setting = {"dtype": "float64"} | benchmark.size.describe()
     wall: dict[str, list[float]] = {}
-    seconds = interleave(runs, rounds, tick, wall=wall)
+    seconds = interleave(
+        runs | {peak.NAME: peak.matrix_product(getattr(torch, str(setting["dtype"])))}, rounds, tick, wall=wall
+    )
     del runs
     result = Result(
         name=benchmark.name,
         title=benchmark.title,
-        setting={"dtype": "float64"} | benchmark.size.describe(),
+        setting=setting,
         target=benchmark.target,
         against=benchmark.against,
         rounds=rounds,
-        timings=summarise(benchmark.competitors, seconds, first, wall),
+        timings=summarise(benchmark.competitors, seconds, first, wall, counted),
         memory=dict(memory),
         provenance=provenance.collect(),
+        peak=peak.operations_per_second(spread(seconds[peak.NAME]).median),
     )
     details, notes = benchmark.report(problem, outputs, result, options.quick)
     tick("further numbers")

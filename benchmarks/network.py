@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-from benchmarks import certificate, everyday, provenance
-from benchmarks.harness import QUICK_ROUNDS, Options, Tick, clock, disturbance, interleave
+from benchmarks import certificate, everyday, peak, provenance
+from benchmarks.counting import operations
+from benchmarks.harness import QUICK_ROUNDS, Options, Tick, clock, disturbance, interleave, spread
 from benchmarks.last_layer import as_intervals
 from benchmarks.memory import PeakMeter, measure_apart
 from benchmarks.network_reading import equal_accuracy, merged, notes, timings
@@ -62,12 +63,17 @@ class NetworkBenchmark:
             first[name] = scaled.times * (clock() - start)
         tick("first calls")
         rounds = QUICK_ROUNDS if options.quick else self.rounds
+        counted = {name: operations(scaled.run) for name, scaled in runs.items()}
         on_wall: dict[str, list[float]] = {}
-        raw = interleave({name: scaled.run for name, scaled in runs.items()}, rounds, tick, wall=on_wall)
+        timed_runs = {name: scaled.run for name, scaled in runs.items()}
+        timed_runs[peak.NAME] = peak.matrix_product(torch.float32)
+        raw = interleave(timed_runs, rounds, tick, wall=on_wall)
+        reference = spread(raw.pop(peak.NAME)).median
+        del on_wall[peak.NAME]
         seconds, wall = (
             {name: [runs[name].times * t for t in values] for name, values in found.items()} for found in (raw, on_wall)
         )
-        timed = timings(seconds, wall, first)
+        timed = timings(seconds, wall, first, {n: None if c is None else runs[n].times * c for n, c in counted.items()})
         number = size.get("products", 1)
         assert isinstance(number, int)
         memory = {} if options.quick else self._memory(runs, options.threads, tick)
@@ -83,6 +89,7 @@ class NetworkBenchmark:
             memory=merged(memory),
             notes=(*notes(seconds, timed, number), *extra, *disturbance(timed)),
             provenance=provenance.collect(),
+            peak=peak.operations_per_second(reference),
         )
         result.save()
         return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import fields
 
@@ -17,7 +18,10 @@ _PART, _WHOLE = "curvlinops, ", f"curvlinops, {PROBES} probes a norm"
 
 
 def timings(
-    seconds: Mapping[str, list[float]], wall: Mapping[str, list[float]], first: Mapping[str, float]
+    seconds: Mapping[str, list[float]],
+    wall: Mapping[str, list[float]],
+    first: Mapping[str, float],
+    operations: Mapping[str, float | None],
 ) -> tuple[Timing, ...]:
     """Medians, quartiles and ratios to the library, which comes first.
 
@@ -25,15 +29,19 @@ def timings(
         seconds: On the clock, by competitor, a number a round.
         wall: The same on the wall.
         first: Of the first calls.
+        operations: Counted, by competitor; None where they were not.
     """
     whole, on_wall = _added(seconds), _added(wall)
     firsts = _added({name: [value] for name, value in first.items()})
+    counts = _added({name: [math.nan if value is None else value] for name, value in operations.items()})
     ours = next(iter(whole))
     found = []
     for name, values in whole.items():
         ratios = [t / own for t, own in zip(values, whole[ours], strict=True)]
         role = OURS if name.startswith(OURS) else SET_UP if name == GRADIENT else PEER
-        found.append(Timing(name, role, spread(values), spread(ratios), firsts[name][0], spread(on_wall[name]).median))
+        known = None if math.isnan(counts[name][0]) else counts[name][0]
+        spreads = spread(values), spread(ratios)
+        found.append(Timing(name, role, *spreads, firsts[name][0], spread(on_wall[name]).median, known))
     return tuple(found)
 
 

@@ -33,6 +33,7 @@ class Timing:
         ratio: Its time over that of the library, round by round: how many times faster the library is.
         first: Seconds of the very first call, with contraction plans and lazy initialisation.
         wall: Median seconds on the wall, beside those of the clock; they differ where other work runs on the machine.
+        operations: Arithmetic operations of one run, counted; None where they were not.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Timing:
     ratio: Spread
     first: float
     wall: float | None = None
+    operations: float | None = None
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ class Result:
         details: Further numbers of this benchmark.
         notes: What the numbers say, in sentences computed from them.
         provenance: Versions, threads, CPU, date, commit.
+        peak: Operations per second of a large square matrix product, of the same dtype and threads, in the same rounds.
     """
 
     name: str
@@ -81,10 +84,17 @@ class Result:
     details: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     provenance: dict[str, Any] = field(default_factory=dict)
+    peak: float | None = None
 
     def timing(self, name: str) -> Timing:
         """The timing of one competitor."""
         return next(t for t in self.timings if t.name == name)
+
+    def of_peak(self, timing: Timing) -> float | None:
+        """Counted operations per second over those of a large matrix product; None where one of them is not known."""
+        if self.peak is None or not timing.operations:
+            return None
+        return timing.operations / timing.seconds.median / self.peak
 
     @property
     def fastest_peer(self) -> Timing:

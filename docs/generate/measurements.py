@@ -27,6 +27,7 @@ UNITS = [
     "layer_trace",
     "layer_trace_classes",
     "ranks_product",
+    "watch_heads",
     "watch_overhead",
     "watch_products",
 ]

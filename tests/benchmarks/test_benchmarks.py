@@ -22,6 +22,7 @@ from benchmarks import (
     hutchinson,
     layer_trace,
     memory,
+    peak,
     sketched_norms,
     summary,
 )
@@ -254,6 +255,29 @@ def test_counted_operations():
     assert (found.plans, found.beside) == (2 * 7 * 5 * 7, 0)
     assert found.matmul == 2 * 7 * 5 * 7
     assert counting.calls(lambda: x + x + x) == 2
+
+
+def test_only_what_was_computed_is_counted():
+    x, meta = torch.randn(5, 7), torch.randn(500, 500, device="meta")
+    assert counting.operations(lambda: (x @ x.T, meta @ meta)) == 2 * 5 * 7 * 5
+    q = torch.randn(1, 2, 64, 16)
+    fused = torch.nn.functional.scaled_dot_product_attention
+    assert counting.operations(lambda: fused(q, q, q)) is None
+
+
+def test_the_share_of_the_peak_is_that_of_operations_per_second():
+    result = replace(fake_result(), peak=4e9)
+    ours, slow, fast = (replace(t, operations=n) for t, n in zip(result.timings, (1e9, None, 9e9), strict=True))
+    assert (result.of_peak(ours), result.of_peak(slow), result.of_peak(fast)) == (0.25, None, 0.75)
+    assert [summary.of_peak(result, t) for t in (ours, slow, replace(ours, operations=4e6))] == ["25%", "", "0.1%"]
+    assert replace(fake_result(), timings=(ours,)).of_peak(ours) is None
+    again = Result.from_json(replace(result, timings=(ours, slow)).to_json())
+    assert (again.peak, again.timings) == (4e9, (ours, slow))
+
+
+def test_the_large_matrix_product_is_counted_as_its_rate_says():
+    run = peak.matrix_product(torch.float32)
+    assert counting.operations(run) == peak.operations_per_second(1.0)
 
 
 def test_peak_meter_sees_what_was_freed():

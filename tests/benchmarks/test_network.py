@@ -40,9 +40,11 @@ def test_parts_of_a_path_add_up_in_time_and_not_in_memory() -> None:
     parts = ("curvlinops, hessian products", "curvlinops, ggn products")
     seconds = {"ours": [1.0, 1.0], parts[0]: [2.0, 4.0], parts[1]: [3.0, 3.0], GRADIENT: [0.5, 0.5]}
     wall = {name: [2 * t for t in values] for name, values in seconds.items()}
-    ours, whole, unit = timings(seconds, wall, {name: values[1] for name, values in seconds.items()})
+    counted = dict(zip(seconds, (7.0, 2.0, None, 1.0), strict=True))
+    ours, whole, unit = timings(seconds, wall, {name: values[1] for name, values in seconds.items()}, counted)
     assert (ours.role, whole.role, unit.role) == (OURS, PEER, SET_UP)
     assert whole.seconds.median == 6.0
+    assert (ours.operations, whole.operations, unit.operations) == (7.0, None, 1.0)
     assert (whole.wall, whole.first, ours.wall) == (12.0, 7.0, 2.0)
     memory = merged({"ours": Memory(1, 1, 1), parts[0]: Memory(5, 2, 7), parts[1]: Memory(4, 3, 9)})
     assert memory == {"ours": Memory(1, 1, 1), whole.name: Memory(5, 3, 9)}
@@ -71,6 +73,6 @@ def test_nothing_else_asks_for_gradients_within_the_scope_only() -> None:
 
 def test_a_product_is_told_in_gradients_with_its_goal() -> None:
     seconds = {"ours": [14.0], "ours, slower": [16.0], "peer": [20.0], GRADIENT: [1.0]}
-    told = in_gradients(timings(seconds, seconds, {name: 1.0 for name in seconds}), 20)
+    told = in_gradients(timings(seconds, seconds, dict.fromkeys(seconds, 1.0), dict.fromkeys(seconds)), 20)
     assert "ours 0.70, ours, slower 0.80, peer 1.00." in told
     assert "ours: met, ours, slower: NOT met" in told
