@@ -26,7 +26,7 @@ def _run() -> None:
         needed = f"the command line needs {error.name}, which is not installed"
         _end(f"hessianlens: {needed}; install it with: pip install {(error.name or '').partition('.')[0]}.", 2)
     except KeyboardInterrupt:
-        _end("hessianlens: interrupted; nothing was begun.", 130)
+        _end("hessianlens: interrupted; nothing had started.", 130)
     app(prog_name="hessianlens")
 
 

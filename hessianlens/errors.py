@@ -42,7 +42,7 @@ class Refusal:
 
 
 class RankError(RuntimeError):
-    """Of processes that work together one has ended, does not come, or asks for something else; the message says it."""
+    """A rank has ended, does not answer, or makes another call than the others; the message says which."""
 
 
 class MissingExtra(InputError, ImportError):

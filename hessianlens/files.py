@@ -68,7 +68,8 @@ class JsonLines:
         lines = list(self._whole_lines())
         if not lines or lines[0].get("format") != self.header["format"]:
             raise InputError(
-                f"{self.argument}: {self.path} is no file of {self.contents}; name another one, or one to be made."
+                f"{self.argument}: {self.path} is not a file of {self.contents}; give another name, or one that does "
+                "not exist yet."
             )
         return lines
 

@@ -35,7 +35,7 @@ GLOSSARY: tuple[Word, ...] = (
          "part: the curvature of the loss seen through the first derivatives of the network. It never bends downwards "
          "if the loss does not."),
     Word("functional", "Functional part", r"(?<!T-)[Ff]unctional(?: part)?", "The Hessian minus its outer part: the "
-         "network's own second derivative, weighted by what is still wrong with its output. It can bend both ways."),
+         "network's own second derivative, weighted by the gradient of the loss at its output. It can bend both ways."),
     Word("t-functional", "T-functional and T-outer part", r"T-(?:functional|outer(?:-product)?)(?: part)?", "T is the "
          "matrix of attention scores. The query-key part of the Hessian split there, at T, instead of at the output: "
          "the T-functional part is there only because two matrices, queries and keys, are multiplied to scores; the "

@@ -72,8 +72,8 @@ class AttentionOptions:
         object.__setattr__(self, "_activation", as_activation(self.activation))
         expect(
             self.sink is None or self._activation.fixed_sum,
-            f"sink: got one beside {self._activation.name}, expected an activation whose weights sum to one: of the "
-            "others no weight depends on a further column.",
+            f"sink: got one with {self._activation.name}, expected an activation whose weights sum to one, such as "
+            "softmax: in others a further column changes no weight.",
         )
 
 
@@ -218,11 +218,11 @@ class AttentionHead(DisplayableRows, AttentionOptions, ABC):
         return KeyTokens.of(X_kv, self.sink is not None)
 
     def attend(self, X: Float[Tensor, "s i d"], X_kv: Float[Tensor, "s l e"] | None = None) -> HeadState:
-        """Evaluate the head at a batch, in front of a gate, and describe how each parameter enters.
+        """Evaluate the head at a batch, before any gate, and describe how each parameter enters.
 
         Args:
-            X: Tokens that look.
-            X_kv: Tokens that are looked at, in cross-attention; X itself if omitted.
+            X: Tokens that queries are made of.
+            X_kv: Tokens that keys and values are made of, in cross-attention; X itself if omitted.
         """
         check_dense("X", X, "3-dimensional torch tensor")
         expect(X.ndim == 3, f"X: got shape {tuple(X.shape)}, expected a batch of sequences, (B, L, d).")

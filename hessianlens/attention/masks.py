@@ -61,8 +61,7 @@ class Masking:
         shape = (sequences, length, length if keys is None else keys)
         expect(
             not self.causal or shape[1] == shape[2],
-            f"causal: got {shape[1]} queries and {shape[2]} keys, expected as many: others have no common order; "
-            "pass a mask.",
+            f"causal: got {shape[1]} queries and {shape[2]} keys, expected as many keys as queries; pass a mask.",
         )
         visible = torch.ones(shape, dtype=torch.bool, device=device)
         if self.causal:

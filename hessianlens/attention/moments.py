@@ -75,7 +75,7 @@ def third_moment_along(
 ) -> Float[Tensor, "*s i d d"]:
     """``sum_a u_ia M_3[i, a, :, :]`` for one direction per row, without ever forming M_3.
 
-    With ``u_i = W_V g_i`` this is all of M_3 that the functional Hessian of the query-key blocks sees.
+    With ``u_i = W_V g_i`` this is all of M_3 that the functional Hessian of the query-key blocks depends on.
 
     >>> import torch
     >>> A, X = torch.tensor([[0.75, 0.25]]), torch.tensor([[0.0], [4.0]])

@@ -28,9 +28,9 @@ class QueryKeyNorm:
     r"""``q = gain * n(W_Q^T x) + shift`` with ``n(z) = z / sqrt(mean(z^2) + eps)``, for queries or for keys.
 
     Args:
-        kind: "rms", or "layer" to take off the mean of z first.
+        kind: "rms", or "layer" to subtract the mean of z first.
         gain: One factor for every entry, (d_K,); a parameter of the layer, block ``gain_Q`` or ``gain_K``. None for 1.
-        shift: Added behind the gain, (d_K,); block ``shift_Q`` or ``shift_K``. None for 0.
+        shift: Added after the gain, (d_K,); block ``shift_Q`` or ``shift_K``. None for 0.
         eps: Added to the mean square.
 
     >>> norm = QueryKeyNorm("rms", gain=torch.tensor([2.0, 2.0]), eps=0.0)
@@ -52,7 +52,7 @@ class QueryKeyNorm:
 
     @property
     def parameters(self) -> dict[str, Tensor]:
-        """Gain and shift, those that there are."""
+        """Gain and shift, where there are any."""
         both = {"gain": self.gain, "shift": self.shift}
         return {name: vector for name, vector in both.items() if vector is not None}
 
@@ -65,7 +65,8 @@ class QueryKeyNorm:
         """Refuse a gain or a shift that is not as wide as what is normalised."""
         for own, vector in self.parameters.items():
             check_shape(f"{name}.{own}", vector, (width,), "one entry for every column of the weight")
-        expect(self.kind == "rms" or width > 1, f"{name}: got width {width}, expected 2 or more to take off a mean.")
+        enough = self.kind == "rms" or width > 1
+        expect(enough, f"{name}: got width {width}, expected 2 or more: layer norm subtracts the mean.")
 
     def normalised(self, z: Float[Tensor, "*n k"]) -> NormalisedRows:
         """Rows over their length, without gain and shift."""

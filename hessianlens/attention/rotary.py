@@ -68,7 +68,7 @@ class RotaryAttention(FactoredValueAttention):
     def _check_shapes(self) -> None:
         super()._check_shapes()
         width = self.W_Q.shape[1]
-        expect(width % 2 == 0, f"W_Q: got d_K = {width}, expected an even number, whose halves are turned together.")
+        expect(width % 2 == 0, f"W_Q: got d_K = {width}, expected an even number: pairs are rotated.")
         check_tensor("cos", self.cos, (2, 3))
         check_tensor("sin", self.sin, (2, 3))
         check_same_kind({"W_Q": self.W_Q, "cos": self.cos, "sin": self.sin})
@@ -85,7 +85,7 @@ class RotaryAttention(FactoredValueAttention):
         return Rotation(cos, sin)
 
     def _key_tokens(self, X: Tensor, X_kv: Tensor | None) -> KeyTokens:
-        expect(X_kv is None, "X_kv: got tokens, expected none: a rotary layer has positions for those of X alone.")
+        expect(X_kv is None, "X_kv: got tokens, expected none: a rotary layer has positions for the tokens X only.")
         return super()._key_tokens(X, None)
 
     def _raw_scores(self, X: Tensor, keys: KeyTokens) -> RawScores:

@@ -174,9 +174,7 @@ def _print(run: CheckpointRun) -> None:
             cells.append(f"{shares[lowest]:.0%} {lowest.removesuffix('.attn')}" if lowest else "")
         table.add_row(str(record.step), *cells)
     console.print(table)
-    text = (
-        "narrowest attention: entropy over that of equal weights, in the layer where it is lowest." if attention else ""
-    )
+    text = "attention entropy: over that of equal weights, in the layer where it is lowest." if attention else ""
     seen = "sharpness: the largest eigenvalue as the optimiser sees it; beyond the edge its steps grow."
     edge = seen if "edge" in measured else ""
     missing = dict.fromkeys(note for record in run.history for note in record.notes)

@@ -88,7 +88,7 @@ def _vectors(matrices: Sequence[Row], vectors: Sequence[Row]) -> Statement:
     middle = median(row.rms for row in matrices)
     factor = top.rms / middle
     text = (
-        f"Biases and gains of norms apart: the sharpest, {top.name}, has {times(factor)} times the curvature of the "
+        f"Biases and gains of norms: the sharpest, {top.name}, has {times(factor)} times the curvature of the "
         "median matrix."
     )
     return Statement("vectors", text, factor, (top.name,))
@@ -231,8 +231,8 @@ def _reasons(table: CurvatureTable) -> Iterator[tuple[str, str]]:
         least = max(ratios, key=lambda name: ratios[name])
         yield (
             least,
-            f"the least like Gauss-Newton: its functional part is {ratios[least]:.2g} times its outer product. There "
-            "negative curvature is to be looked for, and a Gauss-Newton method sees least.",
+            f"the furthest from Gauss-Newton: its functional part is {ratios[least]:.2g} times its outer product. "
+            "Negative curvature is most likely here, and a Gauss-Newton method misses most of this block.",
         )
     for row in sorted(rows, key=lambda row: -row.norm):
         yield row.name, f"among the largest: its norm is {row.norm:.3g}, {_share(row, curved):.0f} % of all, squared."

@@ -249,15 +249,15 @@ def advice_with_caveats(advice: str, loaded: LoadedModel, data: Data) -> str:
     drawn = caveats(loaded, data)
     if loaded.head == "encoder" and data.made_up:
         return (
-            f"Nothing: the loss is made up ({data.made_up}), and so are these scales. Give --data with labels, or a "
-            "--head that has a loss."
+            f"Nothing can be concluded: the loss is made up ({data.made_up}). Give --data with labels, or a --head "
+            "that has a loss."
         )
     if not drawn:
         return advice
     limit = (
         "this says how the architecture scales at initialisation, not how a trained model does"
         if loaded.random_weights
-        else "real data may scale the blocks otherwise; give it with --data"
+        else "scales may differ on real data; give it with --data"
     )
     listed = " and ".join(filter(None, [", ".join(drawn[:-1]), drawn[-1]]))
     return f"From {listed}: {limit}. {advice}"

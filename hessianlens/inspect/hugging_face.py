@@ -225,8 +225,8 @@ def _line(error: Exception) -> str:
     """What an error says; torch's advice to trust the file is not passed on."""
     if "weights_only" in str(error) or "Weights only load failed" in str(error):
         return (
-            "its weights are a pickle that holds more than tensors, and to read that could run any program; save the "
-            "model as safetensors where you trust it (model.save_pretrained)."
+            "its weights are a pickle with more than tensors in it, and reading it could run arbitrary code; if you "
+            "trust it, load it in Python and save it as safetensors (model.save_pretrained)."
         )
     return " ".join(str(error).split())[:300] or type(error).__name__
 

@@ -40,20 +40,20 @@ BUDGET, RTOL = 300.0, 0.05
 
 @dataclass(frozen=True, eq=False)
 class BlockMeasurements(DisplayableRows):
-    """What is known about the blocks of a problem.
+    """Norms of the blocks of a problem within a budget, and what follows from them.
 
     Attributes:
         norms: Frobenius norms by block and part.
         blocks: The blocks asked for.
-        left_out: Names of those about which nothing is known.
-        products: Products with random vectors that were made.
-        seconds: Time that it took.
-        budget: Time that it was given; None if it was given probes.
-        interrupted: Whether it was ended from outside.
+        left_out: Names of the blocks that were not measured.
+        products: Hessian-vector products with probe vectors.
+        seconds: Time taken.
+        budget: Time allowed; None if the number of probes was given instead.
+        interrupted: Whether Ctrl-C or a signal ended it.
         dtype: Precision of the numbers.
         problem: The measured problem.
         seed: Seed of the probes.
-        lengths: By block and part, the lengths of the products with the random vectors that the norms come from.
+        lengths: By block and part, the lengths of the products with probe vectors that the norms come from.
     """
 
     norms: BlockNorms
@@ -70,7 +70,7 @@ class BlockMeasurements(DisplayableRows):
 
     @property
     def table(self) -> CurvatureTable:
-        """A row per block that was measured, with scales and advice."""
+        """One row per measured block, with scales and advice."""
         parts = list(dict.fromkeys(part for _, part in self.norms))
         rows = [
             Row.of(block, {part: self.norms[block.name, part] for part in parts})
@@ -115,7 +115,7 @@ class BlockMeasurements(DisplayableRows):
         budget: str | float | None = None,
         progress: bool | Watch = True,
     ) -> Path:
-        """Write a page about the model, one file that asks for nothing from elsewhere; one of several processes does.
+        """Write a self-contained page about the model; of several ranks the first one writes it.
 
         What the norms leave open is looked at for it: gradients, attention, eigenvalues and spectra of the blocks that
         matter, then of the others, until time is up. The page says what was left out.
@@ -153,11 +153,11 @@ class BlockMeasurements(DisplayableRows):
 
     @property
     def attention(self) -> AttentionHealth:
-        """Entropy, logits and moments of every attention head; found when they are first asked for."""
+        """Entropy, logits and moments of every attention head; computed at the first call."""
         return self.problem.cached(AttentionHealth, lambda: attention_health(self.problem))
 
     def statements(self) -> list[Statement]:
-        """What the numbers say about training: each statement with the number that it rests on."""
+        """Consequences for training, each statement with the number that it rests on."""
         return [
             *table_statements(self.table),
             *attention_statements(self.attention.layers),

@@ -148,7 +148,7 @@ def spectra(diagnostics: Diagnostics) -> Section:
     columns = ["block", "negative", "zero", "positive", "negative curvature", "mean eigenvalue"]
     text = (
         f"Zero: up to {RELATIVE_ZERO:g} of the largest eigenvalue in size. Where eigenvalues were not counted, shares "
-        "are 95 % intervals: of the error over the probes, and of what the steps of Lanczos leave open."
+        "are 95 % intervals, for the error over the probes and for the finite number of Lanczos steps."
     )
     parts += [text, Table(columns, cells)] if cells else []
     ends = diagnostics.block_spectra.ends
@@ -159,9 +159,8 @@ def spectra(diagnostics: Diagnostics) -> Section:
         text = ", ".join(f"{names[k]} {short(values[k])}" for k in order[:5])
         spikes = Spikes([values[k] for k in order], "largest eigenvalue of every block, by size")
         low = Spikes(sorted(end.smallest for end in ends.values()), "smallest eigenvalue of every block")
-        parts.append(
-            SideBySide([Figure(spikes, f"The largest: {text}."), Figure(low, "Below zero: the loss bends down.")])
-        )
+        below = Figure(low, "Below zero: a direction of negative curvature.")
+        parts.append(SideBySide([Figure(spikes, f"The largest: {text}."), below]))
     return Section("Spectra", parts)
 
 
@@ -169,8 +168,8 @@ def pairs(diagnostics: Diagnostics) -> Iterator[Section]:
     """Norms between blocks."""
     if diagnostics.pairs is not None:
         text = (
-            "How strongly two blocks act together: a dark cell off the diagonal is curvature that a method which "
-            "treats blocks apart does not see."
+            "How strongly two blocks are coupled: a dark cell off the diagonal is curvature that a block-diagonal "
+            "method ignores."
         )
         picture = diagnostics.pairs._picture(asked=True)
         assert picture is not None

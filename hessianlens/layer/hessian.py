@@ -49,7 +49,7 @@ class AttentionHessian(DisplayableRows):
     Attributes:
         heads: Each head, evaluated at the query tokens that carry a loss.
         loss: Gradient and curvature of the loss at those tokens.
-        outputs: Features of the output that every head puts out, where they stand side by side; None for their sum.
+        outputs: Features of the output that come from each head, where heads are concatenated; None for their sum.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class AttentionHessian(DisplayableRows):
         return LayerTangent(self._places, self._shapes, self.heads, self._centred, self.loss, self.outputs)
 
     def gradient_of(self, head: int) -> Tensor:
-        """Gradient of the loss with respect to what a head puts out."""
+        """Gradient of the loss with respect to the output of a head."""
         return self.loss.gradient if self.outputs is None else self.loss.gradient[..., self.outputs[head]]
 
     def _curvature_of(self, row: int, column: int) -> OutputCurvature:

@@ -234,7 +234,7 @@ def _bending(spectra: Sequence[Spectrum]) -> Section:
     full = [s for s in spectra if s.part == "full"]
     drawn = [Figure(s.picture()) for s in (*full[: min(len(full) - 1, 3)], full[-1])]
     text = (
-        "A negative eigenvalue is a direction along which the loss bends downwards; its size limits no step. The outer "
+        "A negative eigenvalue is a direction of negative curvature; its size limits no step. The outer "
         "product of a convex loss has none."
     )
     return Section("Spectrum", [text, Table(columns, cells), SideBySide(drawn)])
@@ -249,7 +249,7 @@ def _pairs(H: AttentionHessian) -> Iterator[Section]:
     pictures = [Figure(pairs._picture(asked=True), f"head {h}: {pairs!r}") for h, pairs in found.items()]
     text = (
         "Queries and keys meet only as a product. This gives the Hessian a part whose eigenvalues come in pairs, one "
-        "up and one down: it bends the loss downwards along as many directions as upwards, whatever the data."
+        "up and one down: it has as many directions of negative curvature as of positive, whatever the data."
     )
     yield Section("Query-key pairs", [text, SideBySide(pictures)])
 

@@ -146,7 +146,7 @@ def predicted_growth(
         residual_power: Power of sigma in the loss gradient itself: 0 for a fixed residual, 1 if it scales with sigma.
         length: Tokens of a sequence. Only very short ones matter: with two tokens a uniform softmax row is symmetric
             and its third moment vanishes, so that the functional query block grows faster.
-        query_norm: Whether queries are normalised, with an eps that is nothing beside their mean square.
+        query_norm: Whether queries are normalised, with an eps far below their mean square.
         key_norm: The same for keys.
 
     >>> {pair: predicted_growth("softmax", "outer", *pair) for pair in ("QQ", "QV", "VV")}

@@ -35,7 +35,7 @@ class LossDerivatives:
 
 
 class Loss(ABC):
-    """A loss of the layer's output; a network behind the layer enters through the same two derivatives."""
+    """A loss of the layer's output; layers after it enter through the same two derivatives."""
 
     @abstractmethod
     def value(self, F: Tensor) -> Tensor:

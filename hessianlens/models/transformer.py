@@ -38,7 +38,7 @@ class Transformer(nn.Module):
     Args:
         layers: Number of blocks.
         d_model: Width of the residual stream.
-        heads: Attention heads a block.
+        heads: Attention heads per block.
         d_mlp: Width of the MLP; 4 d_model by default.
         vocab: Number of tokens.
         context: Number of learned positions, the longest sequence.
@@ -49,7 +49,7 @@ class Transformer(nn.Module):
         residual_scale: Factor of the skip connection around attention; the one around the MLP has none.
         seed: Seed of all weights.
         d_head: Width of a head; d_model / heads by default.
-        query_key: ``"dual"`` for W_Q and W_K, ``"single"`` for one matrix W_QK a head, with no sqrt(d_head).
+        query_key: ``"dual"`` for W_Q and W_K, ``"single"`` for one matrix W_QK per head, with no sqrt(d_head).
         temperature: Divides the scores.
         causal: Token i sees tokens 0 .. i only.
         mlp: ``False`` leaves out the MLP and its skip connection.
@@ -159,7 +159,7 @@ class Transformer(nn.Module):
         return look_up(self.token_embedding, tokens) + self.position_embedding[:length]
 
     def unembed(self, residual: Float[Tensor, "*b d"]) -> Float[Tensor, "*b v"]:
-        """Logits from the residual stream behind the last block."""
+        """Logits from the residual stream after the last block."""
         self._check_width("residual", residual, self.W_U.shape[0])
         last = residual if self.norm_final is None else self.norm_final(residual)
         return last @ self.W_U + self.b_U

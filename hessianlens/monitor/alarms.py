@@ -1,4 +1,4 @@
-"""Alarms along a run: which attention head is in trouble, since which step, and what people do about it."""
+"""Alarms along a run: which attention head is in trouble, since which step, and usual remedy."""
 
 from __future__ import annotations
 

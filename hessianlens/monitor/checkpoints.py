@@ -108,7 +108,7 @@ class CheckpointRun:
         assert isinstance(model, nn.Module)
         found = saved_edge(checkpoint.path, model, whole, self._lr)
         if isinstance(found, Refusal):
-            notes.append(f"no edge of stability: {found}")
+            notes.append(f"no stability threshold: {found}")
             return None
         return found
 

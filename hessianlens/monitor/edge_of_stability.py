@@ -142,7 +142,7 @@ Edge = StabilityEdge | NormEdge
 
 
 def stability_edge(optimizer: Any, model: nn.Module, blocks: Sequence[Block]) -> Edge | Refusal:
-    """The edge of an optimiser at this moment; a refusal where there is none.
+    """The stability threshold of an optimiser at this moment, or a `Refusal` that says why there is none.
 
     Args:
         optimizer: One of `torch.optim`, perhaps wrapped by accelerate; Lion, Muon and sign descent by the names of
@@ -195,7 +195,7 @@ def stability_edges(
     check_that(isinstance(notes, list), "notes", notes, "a list")
     found = {name: stability_edge(optimizer, model, members) for name, members in blocks.items()}
     reasons = dict.fromkeys(edge.reason for edge in found.values() if isinstance(edge, Refusal))
-    notes.extend(f"no edge of stability: {reason}" for reason in reasons)
+    notes.extend(f"no stability threshold: {reason}" for reason in reasons)
     return {name: edge for name, edge in found.items() if not isinstance(edge, Refusal)}
 
 
@@ -220,7 +220,7 @@ def _norm_edge(optimizer: Any, geometry: str, model: nn.Module, blocks: Sequence
     if geometry == "spectral":
         parts = [b.name for b, _ in own if b.numel != named[b.parameter].numel()]
         if parts:
-            return Refusal(f"{kind} turns whole matrices, and {parts[0]} is a part of one")
+            return Refusal(f"{kind} orthogonalises whole matrices, and {parts[0]} is a part of one")
     lr = max(float(group["lr"]) for _, group in own)
     rates = [float(group["lr"]) * _muon_factor(group, block) for block, group in own]
     if min(rates) <= 0:

@@ -49,7 +49,7 @@ class History(DisplayableRows, Sequence[Record]):
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> History:
-        """The history that a monitor keeps in a file, whether its run goes on, ended or was killed."""
+        """The history that a monitor stores in a file, whether its run goes on, ended or was killed."""
         file = check_path("path", path, "the name of a monitor's store")
         if not file.is_file():
             raise InputError(
@@ -58,7 +58,7 @@ class History(DisplayableRows, Sequence[Record]):
         return cls(RecordFile(path).read())
 
     def add(self, record: Record) -> None:
-        """Append a record; those at its step and behind it belonged to a run that was taken back."""
+        """Append a record; those at its step or later are dropped, since the run was resumed before them."""
         check_that(isinstance(record, Record), "record", record, "a Record")
         self._kept = [earlier for earlier in self._kept if earlier.step < record.step]
         self._kept.append(record)
@@ -96,11 +96,11 @@ class History(DisplayableRows, Sequence[Record]):
         return iter(self._kept)
 
     def alarms(self) -> list[HeadAlarm]:
-        """Attention heads that are in trouble at the last record, each with the step since which it is."""
+        """Attention heads over a threshold at the last record, each with the step since which it is."""
         return head_alarms(self._kept)
 
     def names(self) -> dict[str, list[str]]:
-        """Measured quantities, by what they belong to."""
+        """Measured quantities, by block, layer or head."""
         found: dict[str, dict[str, None]] = {}
         for record in self._kept:
             for owner, readings in record.numbers.items():
@@ -131,7 +131,7 @@ class History(DisplayableRows, Sequence[Record]):
         return text.getvalue()
 
     def plot(self, ax: Axes | None = None, quantity: str | None = None) -> Axes:
-        """One quantity along the run, a line for everything that it was measured of; needs matplotlib.
+        """One quantity along the run, one line per block or head; needs matplotlib.
 
         Args:
             ax: Axes to draw on; those of a new figure if omitted.

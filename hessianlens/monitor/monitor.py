@@ -54,7 +54,7 @@ class Monitor:
     ``trace``      the trace, with its 95 % interval
     ``norm``       the Frobenius norm, with its 95 % interval
     ``negative``   shares of eigenvalues: ``negative``, ``zero`` (up to a thousandth of the largest), ``positive``;
-                   and ``negative_mass``, the share of negative curvature; intervals hold what few steps leave open
+                   and ``negative_mass``, the share of negative curvature; intervals allow for few steps
     ``gradient``   the length of the gradient
     ``weight``     the length of the weights
     ``entropy``    by layer: mean entropy of attention, that of the lowest head, its share of the uniform
@@ -68,8 +68,8 @@ class Monitor:
 
     The probes of trace, norm and negative share are the same at every step: what moves in a curve is the model.
 
-    Measurements space themselves out: `overhead` bounds their time over that of training. They leave the model, its
-    gradients, buffers, hooks and modes, the optimiser and all random states as they were, bit by bit.
+    `overhead` bounds the time of measurements over that of training; they are spaced out as needed. Model, gradients,
+    buffers, hooks, modes, the optimiser and all random states stay as they were, bit by bit.
 
     Args:
         problem: From `hessianlens.problem`, on the model that is trained; or that model, with `data`.
@@ -86,10 +86,10 @@ class Monitor:
         steps: Lanczos steps from each of them.
         rtol: Residual of largest eigenvalues over their size.
         seed: Seed of the probe vectors.
-        log: Where records go, one or several: ``"run.jsonl"`` keeps every record at once, survives `kill -9` and is
-            gone on with; ``"run.csv"`` is a table; ``"runs/curvature"``, a folder, or a `SummaryWriter` is for
-            TensorBoard; ``wandb.run`` for Weights & Biases; a function is called with a dictionary of numbers and the
-            step, as ``accelerator.log``, ``mlflow.log_metrics`` and ``trackio.log`` take them.
+        log: Where records go, one or several: ``"run.jsonl"`` stores every record at once, survives `kill -9` and
+            is continued by the next run; ``"run.csv"`` is a table; ``"runs/curvature"``, a folder, or a `SummaryWriter`
+            is for TensorBoard; ``wandb.run`` for Weights & Biases; a function is called with a dictionary of numbers
+            and the step, as ``accelerator.log``, ``mlflow.log_metrics`` and ``trackio.log`` take them.
         **old: Earlier names: `store`, `csv`, `tensorboard`, `wandb` and `sinks` for `log`; `warm` and `clock` for the
             attributes `warm_start` and ``pace.clock``; `tol` for `rtol`.
 
@@ -183,7 +183,7 @@ class Monitor:
         return self.pace.share
 
     def step(self, step: int | None = None, *, optimizer: Any = None, **given: float) -> Record | None:
-        """Say that the optimiser has made a step; measures if it is time to, and then gives the record.
+        """Count a step of the optimiser; measure if it is time to, and then return the record.
 
         Args:
             step: Number of the step; default: one more than the last.
@@ -276,7 +276,7 @@ class Monitor:
 
     @property
     def alarms(self) -> list[HeadAlarm]:
-        """Attention heads that are in trouble now, each with the step since which it is, and what helps."""
+        """Attention heads over a threshold now, each with the step since which it is, and what helps."""
         return self.history.alarms()
 
     # --- what was measured -------------------------------------------------------------------------------------------

@@ -115,7 +115,7 @@ def _alarms(history: History) -> list[Section]:
     cells = [
         [a.rule.kind, a.head, str(a.since), short(a.value), f"{a.rule.threshold:g}", a.rule.remedy] for a in alarms
     ]
-    table = Table(["alarm", "head", "since step", "value", "threshold", "what people do about it"], cells[:_NOTES])
+    table = Table(["alarm", "head", "since step", "value", "threshold", "usual remedy"], cells[:_NOTES])
     return [Section("Alarms", [table])]
 
 
@@ -135,15 +135,15 @@ _SECTIONS: Sequence[tuple[str, str, Sequence[str]]] = (
         "The edge of stability",
         "Steps shrink where the sharpness stays below the dashed line: twice over the learning rate for plain gradient "
         "descent, with momentum and Adam's scaling taken into account for other optimisers. For sign descent, Lion and "
-        "Muon the line is twice the gradient's dual norm over the learning rate. Training tends to go up to the line "
-        "and to stay there.",
+        "Muon the line is twice the gradient's dual norm over the learning rate. Sharpness tends to "
+        "rise to the line and to stay there.",
         ("sharpness",),
     ),
     (
         "Curvature",
         "Bands are 95 % intervals; those of largest eigenvalues reach to the residual, within which there is an "
-        "eigenvalue, those of shares hold what the steps of Lanczos leave open. Random vectors are the same at every "
-        "step, so that what moves is the model.",
+        "eigenvalue, those of shares allow for the finite number of Lanczos steps. Probe vectors are the same at every "
+        "step: a curve moves only because the model does.",
         ("top", "trace", "norm", "negative", "zero", "positive", "negative_mass"),
     ),
     (
@@ -153,8 +153,7 @@ _SECTIONS: Sequence[tuple[str, str, Sequence[str]]] = (
     ),
     (
         "Attention",
-        "A share of 1 is attention that looks at all tokens alike, 0 is attention that looks at one token per row; a "
-        "fall towards 0 is entropy collapse.",
+        "The share is 1 for uniform attention and 0 for one-hot rows; a fall towards 0 is entropy collapse.",
         ("entropy_share", "entropy_lowest_head", "saturated"),
     ),
     (
@@ -210,8 +209,8 @@ def _cost(history: History) -> Section:
     words = f"{products} HVPs in {readable_time(cost)}{share}."
     vague = [NAMES[q] for q in SHARES if any(q in has for has in history.names().values()) and not _tells(history, q)]
     unseen = (
-        f"Not drawn: {', '.join(vague)}. So many steps of Lanczos from so many vectors tell them to no more than "
-        f"{WIDE:.0%} of all; more of both (steps=40, probes=10) tell more."
+        f"Not drawn: {', '.join(vague)}. With so few Lanczos steps and probes their intervals are wider than {WIDE:.0%}"
+        "; more of both (steps=40, probes=10) narrow them."
     )
     return Section("Cost and limitations", [words, *([unseen] if vague else []), *_notes(history)])
 

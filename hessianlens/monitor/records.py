@@ -31,7 +31,7 @@ MODEL = "model"
 
 
 class Reading(NamedTuple):
-    """A number with its 95 % interval, which is a point where nothing was sampled.
+    """A number with its 95 % interval, of width zero where nothing was sampled.
 
     >>> Reading.of(Estimate(3.0, 0.1, probes=20, seed=0))
     Reading(value=3.0, low=2.79..., high=3.2...)
@@ -59,11 +59,11 @@ class Record:
 
     Attributes:
         step: Steps of the optimiser so far.
-        numbers: By what they belong to (``"model"``, a block, a layer's attention) and by quantity.
-        given: What the loop passed, such as ``lr`` and ``loss``.
+        numbers: By owner (``"model"``, a block, a layer's attention) and by quantity.
+        given: Numbers passed by the training loop, such as ``lr`` and ``loss``.
         trained: Seconds of training so far, without measurements.
         cost: Seconds that the measurement took.
-        products: Products with Hessians that it took.
+        products: Hessian-vector products that it took.
         notes: What could not be measured, and why.
         source: The checkpoint that it belongs to, by name and contents; empty for a live model.
     """

@@ -170,7 +170,7 @@ class Certificate:
         if held <= SAFE_SHARE * free:
             return None
         return Refusal(
-            f"the Hessian-vector product by plain autograd that would certify it holds {readable(held)}, and "
+            f"its certificate, one Hessian-vector product by plain autograd, needs {readable(held)}, and "
             f"{readable(free)} are free"
         )
 

@@ -26,12 +26,12 @@ _HVP_MAX_FORWARD_PASSES = 40
 
 @dataclass(frozen=True, repr=False)
 class Forecast(DisplayableRows):
-    """Memory and products of a piece of work on a problem.
+    """Memory and number of HVPs that a measurement would take.
 
     Attributes:
         products: Matrix-vector products, each over all of the data.
-        bytes_per_sequence: What grows with the sequences of a batch: its graph and what passes through it.
-        vector_bytes: What does not: probes, products and gradients, which have the sizes of parameters.
+        bytes_per_sequence: Memory per sequence of a batch: its graph and the derivatives through it.
+        vector_bytes: Memory of probes, products and gradients, which have the sizes of parameters.
         sequences: Sequences of the largest batch.
         available: Bytes that are free.
         process_bytes: Bytes that the process holds already: libraries, weights, data.
@@ -114,7 +114,7 @@ def forecast(
     together: bool = False,
     closed_forms: bool = False,
 ) -> Forecast:
-    """What it takes to probe some blocks, from a dry run on the meta device; in this process, if there are several.
+    """Memory and HVPs that probing some blocks would take, from a dry run on the meta device; on this rank.
 
     Vectors are made and dropped one at a time, so the peak does not grow with their number. The dry run goes through
     the most demanding blocks only: those of the first layer, the widest and the first of the others.
@@ -122,10 +122,10 @@ def forecast(
     Args:
         problem: From `hessianlens.problem`.
         blocks: The blocks to be probed.
-        probes: Vectors a block.
+        probes: Vectors per block.
         parts: Number of parts asked for.
         together: Whether all blocks share one graph, as they do for pairs of blocks.
-        closed_forms: Whether blocks are found exactly where that is cheap, as "auto" does.
+        closed_forms: Whether norms are exact where that is cheap, as with method="auto".
     """
     check_problem(problem)
     some = isinstance(blocks, Sequence) and len(blocks) > 0 and all(isinstance(block, Block) for block in blocks)
@@ -233,7 +233,7 @@ def ensure_fits_in_memory(
     Args:
         problem: From `hessianlens.problem`.
         blocks: The blocks to be probed.
-        probes: Vectors a block.
+        probes: Vectors per block.
         parts: Number of parts asked for.
         together: Whether all blocks share one graph, as they do for pairs.
     """

@@ -94,7 +94,7 @@ class HeadHealth:
 
 @dataclass(frozen=True)
 class AlarmRule:
-    """When a head is in trouble, and what people do about it.
+    """When a head is in trouble, and usual remedy.
 
     Attributes:
         kind: A name.
@@ -171,7 +171,7 @@ class HeadAlarm:
 
 
 class AttentionHealth(DisplayableRows):
-    """All heads of a model, in order, and what could not be seen.
+    """Entropy, logits and moments of all heads of a model, in order.
 
     Attributes:
         heads: The heads.
@@ -199,7 +199,7 @@ class AttentionHealth(DisplayableRows):
         }
 
     def alarms(self) -> list[HeadAlarm]:
-        """Every head that is in trouble by itself, the gravest first."""
+        """Every head over a threshold, the gravest first."""
         order = {rule.kind: k for k, rule in enumerate(ALARM_RULES)}
         return sorted((alarm for h in self.heads for alarm in h.alarms()), key=lambda alarm: order[alarm.rule.kind])
 
@@ -271,7 +271,7 @@ def attention_health(problem: Problem) -> AttentionHealth:
     layers: list[HeadSums] = []
     for seen in found:
         if isinstance(seen, Refusal):
-            return AttentionHealth((), [f"Attention: the model cannot be run while it is looked at ({seen})."])
+            return AttentionHealth((), [f"Attention: the model does not run with hooks ({seen})."])
         for number, added in enumerate(seen):
             layers[number : number + 1] = [layers[number].plus(added) if number < len(layers) else added]
     if not layers:

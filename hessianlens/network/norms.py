@@ -194,8 +194,8 @@ def block_norms(
 ) -> BlockNorms:
     """Frobenius norms of the diagonal blocks of the Hessian, Gauss-Newton and functional matrix.
 
-    Blocks are answered exactly, without probes, where that takes no more HVPs than the probes, or next to nothing, as
-    in small models; blocks of a layer that share their HVPs are judged together. ``norms.why`` says of each block why,
+    Norms are exact, without probes, where that takes no more HVPs than the probes, or next to no time, as in small
+    models; blocks of a layer that share their HVPs are judged together. ``norms.why`` says of each block why,
     or why not, and both prices. Every part of another block comes from the same probes and the same graph;
     different blocks have different probes. Probes are made and dropped one at a time: the memory it takes does not
     grow with their number. For an answer within a given time see `hessianlens.measure`.
@@ -208,7 +208,7 @@ def block_norms(
         problem: From `hessianlens.problem`; or a layer's Hessian, from `hessianlens.attention_hessian`.
         blocks: Names, globs or ``re:`` expressions; of a layer's Hessian pairs of names, by default all.
         parts: Among "full", "ggn" (or "outer") and "functional".
-        probes: Probe vectors per block; a block with no more entries than that is answered exactly.
+        probes: Probe vectors per block; a block with no more entries than that gets its exact norm.
         seed: Seed of the probes.
         method: "exact"; "sketch", from random small matrices where there is such a way; "probes", from
             HVPs with random vectors alone; or "auto", the cheapest of them.
@@ -241,7 +241,7 @@ def block_norms(
     if rtol is not None:
         check_number("rtol", rtol, 0.0, strictly=True)
     if isinstance(problem, AttentionHessian):
-        expect(resume is None, "resume: exact norms of a layer's Hessian are not kept, expected None.")
+        expect(resume is None, "resume: exact norms of a layer's Hessian are not stored, expected None.")
         with watching(progress) as watch:
             norms = BlockNorms(*layer_block_norms(problem, blocks, parts, method, rtol or RTOL, seed, watch))
             watch.end()

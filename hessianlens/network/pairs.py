@@ -131,7 +131,7 @@ def block_pair_norms(
         problem: From `hessianlens.problem`.
         blocks: Names, globs or ``re:`` expressions.
         part: "full", "ggn" (or "outer") or "functional".
-        probes: Probe vectors per column block; a block with no more entries than that is answered exactly.
+        probes: Probe vectors per column block; a block with no more entries than that gets its exact norm.
         seed: Seed of the probes.
         method: "auto" (exact where that takes few HVPs, as in `block_norms`), "exact" or "probes".
         progress: Show a bar that counts sampled HVPs and estimates the time left.

@@ -34,7 +34,7 @@ class SavedNorms:
         self._writes = problem.ranks.first
         everything = on_all_data(problem)
         if isinstance(everything, Refusal):
-            raise InputError(f"resume: exact norms cannot be had, {everything}; leave it out.")
+            raise InputError(f"resume: there are no exact norms to store, {everything}; leave it out.")
         header = {"format": _FORMAT, "problem": fingerprint(everything)}
         self._file = JsonLines(path, "resume", header, "exact norms")
         self._known = problem.ranks.all_gather("norms of an earlier run", self._read)[0]

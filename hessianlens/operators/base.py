@@ -36,7 +36,7 @@ class StructuredOperator(Operator):
 
     method = "closed form"
     exact = True
-    why = "it is a sum of products of small factors, which are all that it holds"
+    why = "it is stored as a sum of products of small factors"
     _dense_working = 2.2
     _prints_cost = True
 

@@ -79,7 +79,7 @@ class HybridOperator(Operator):
     @cached_property
     @restores_state
     def plan(self) -> ClosedFormPlan | Refusal:
-        """How the closed form would be had, or why there is none."""
+        """The plan of the closed form, or why there is none."""
         found = self._make_plan()
         if isinstance(found, Refusal):
             self._drop(found)
@@ -88,7 +88,7 @@ class HybridOperator(Operator):
     @property
     @restores_state
     def closed(self) -> StructuredOperator | Refusal:
-        """The closed form, certified; or why there is none."""
+        """The certified closed form, or why there is none."""
         if self._closed is None and self._dropped is None and isinstance(self.plan, ClosedFormPlan):
             try:
                 self._closed = self.plan.build()
@@ -105,7 +105,7 @@ class HybridOperator(Operator):
     @property
     @restores_state
     def exact(self) -> bool:  # type: ignore[override]
-        """Whether all of its numbers come from a closed form that is certified; builds all of that."""
+        """Whether its numbers come from a certified closed form, which is built for the answer."""
         closed = self.closed
         if isinstance(closed, StructuredOperator):
             zeros = [torch.zeros(*shape, 1, dtype=self.dtype, device=self.device) for shape in self._in_shape]
@@ -159,7 +159,7 @@ class HybridOperator(Operator):
         return f"{self.product_cost}; its norm, trace, diagonal and entries from a closed form: {plan.hvps} HVPs"
 
     def announce(self, products: int) -> None:
-        """Say how many matvecs will follow: a closed form that multiplies faster is then built before the first."""
+        """Announce how many matvecs will follow: a closed form that multiplies faster is then built first."""
         super().announce(products)
         self.hvps.announce(products)
         self._matvecs = max(self._matvecs, self._made + products)

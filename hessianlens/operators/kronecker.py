@@ -53,7 +53,7 @@ class KroneckerFit:
         factors: ``A_r`` and ``B_r``, of the same Frobenius norm each, the leading pair first.
         singular_values: ``|A_r (x) B_r|``.
         norm: Frobenius norm of the block.
-        why: How the products of the search were made.
+        why: Whether the search used the factors or the dense matrix, and why.
     """
 
     factors: tuple[tuple[Float[Tensor, "a c"], Float[Tensor, "b d"]], ...]

@@ -71,7 +71,7 @@ _ITERATIONS = 20
 
 
 class Operator(Displayable, CheckedOperator):
-    """A matrix between parameters, vectorised row-major, with one set of methods whatever stands behind it.
+    """A matrix between parameters, vectorised row-major; every kind of operator has the same methods.
 
     ``@`` (with vectors, matrices and tensor lists), ``adjoint()``, ``to_dense()``, ``trace()``, ``diagonal()``,
     ``frobenius_norm()``, ``to_scipy()``, ``+ - * /``; and as text ``cost``, ``why`` and ``print(op)``. Every method
@@ -102,13 +102,13 @@ class Operator(Displayable, CheckedOperator):
     """How its numbers are found, in a word or two."""
     exact: bool = False
     """Whether it is in closed form: estimators then ask it, and only rounding is the error. Else they sample."""
-    why: str = "nothing but its matvecs is known"
+    why: str = "only its matvecs are known"
     """Why it is in closed form, or why it goes through matvecs."""
     _dense_working: float = 1.2
     """Times its own size that forming the dense matrix holds at the peak."""
 
     def exact_within(self, hvps: float) -> bool:
-        """Whether it is in closed form, and getting there takes no more HVPs than these; more are not made to see.
+        """Whether it is in closed form, or would be after at most this many HVPs; makes no more than these to find out.
 
         Args:
             hvps: HVPs that estimates would take instead.
@@ -126,7 +126,7 @@ class Operator(Displayable, CheckedOperator):
         return f"{self.product_cost}; its norm or its entries take {min(self.shape)} matvecs"
 
     def announce(self, products: int) -> None:
-        """Say that at least so many products with vectors will follow, be it one by one.
+        """Announce that at least so many products with vectors will follow, also if one by one.
 
         What pays for many products only is then done before the first of them. Nothing else depends on it; eigenvalue
         solvers, estimators and ``to_scipy`` do it by themselves.

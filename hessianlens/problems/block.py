@@ -14,9 +14,9 @@ from hessianlens.errors import expect
 
 @dataclass(frozen=True)
 class Block:
-    """A named part of a parameter: a whole tensor, a rectangle of a packed one, or the same rectangle again and again.
+    """A named part of a parameter: a whole tensor, a rectangle of a packed one, or the same rectangle of every head.
 
-    The last is how q lies in a parameter that stores q, k and v of one head after those of another: cut an axis into
+    The last is for parameters that store q, k and v of one head after those of another: cut an axis into
     stretches of equal length, take the same slice of each, and join them in order.
 
     Attributes:
@@ -57,7 +57,7 @@ class Block:
         return replace(made, shape=tuple(made.take(torch.empty(tensor.shape, device="meta")).shape))
 
     def take(self, tensor: Tensor) -> Tensor:
-        """This block of a tensor shaped as the parameter, possibly with further axes behind."""
+        """This block of a tensor shaped as the parameter, possibly with further axes at the end."""
         if self.stretch is None:
             return tensor[self.index]
         axis, length = self.stretch

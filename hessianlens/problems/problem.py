@@ -51,15 +51,15 @@ class Problem(DisplayableRows):
         blocks: Named blocks, in the order of the model.
         data: The batches.
         reduction: How the total loss reduces over tokens and sequences, as text.
-        notes: What was decided on the way, a line each.
+        notes: Decisions made while the problem was built, one line each.
         scope: Context in which `forward` must run (evaluation mode, attention that can be differentiated twice).
-        source: The model it was made from, for closed forms that look inside.
+        source: The model it was made from, for closed forms that hook into it.
         aliases: Other names of blocks, such as ``unembed`` where it is tied to ``embed``.
-        parts: Parts of blocks, as those of single heads, by the block's name; they count as blocks when asked for.
+        parts: Parts of blocks, such as single heads, by the block's name; they are blocks when asked for.
         verify: Whether autograd's second derivatives are checked with the first measurement.
-        ranks: The processes that hold a share of the data each; `data` is this one's. The total loss is the sum over
-            all of them, and every product is.
-        written: The same as its user wrote it, where it is computed in another way; None: as it is. See `as_written`.
+        ranks: The ranks that hold a share of the data each; `data` is this rank's. The total loss and every
+            Hessian-vector product are summed over all of them.
+        written: The same problem computed exactly as its user wrote it; None if this one is. See `as_written`.
     """
 
     forward: Forward
@@ -86,7 +86,7 @@ class Problem(DisplayableRows):
         return found
 
     def with_cached(self, known: object) -> Problem:
-        """The same problem, which answers with an object that is known already where one of its class is asked for."""
+        """The same problem with an object that `cached` returns from now on."""
         self._cache[type(known)] = known
         return self
 
@@ -206,12 +206,12 @@ class Problem(DisplayableRows):
         )
 
     def alone(self) -> Problem:
-        """This process's share of the problem, without the others: what is found of it is found here only."""
+        """This rank's share of the problem, without an all-reduce."""
         return self if self.ranks.size == 1 else replace(self, ranks=SINGLE_RANK)
 
     @restores_state
     def total_loss(self, params: Mapping[str, Tensor] | None = None) -> Tensor:
-        """The loss summed over the batches; over those of all processes, if there are several, and then a constant."""
+        """The loss summed over the batches, of all ranks if there are several; then it has no gradient."""
         named = params is None or (isinstance(params, Mapping) and all(name in self.params for name in params))
         check_that(named, "params", params, "tensors by the names of parameters")
         weights = self.params if params is None else {**self.params, **params}
@@ -225,7 +225,7 @@ class Problem(DisplayableRows):
         return total
 
     def batch_loss(self, params: Mapping[str, Tensor], batch: Batch) -> Tensor:
-        """A batch's share of the loss; outputs that need not be formed are not."""
+        """A batch's share of the loss."""
         if isinstance(self.forward, LogitsForward) and isinstance(self.loss, ClassesLoss):
             return self.loss.of_logits(self.forward.logits(params, batch), batch)
         return self.loss(self.forward(params, batch), batch)

@@ -37,8 +37,8 @@ class Estimate(DisplayableRows):
     without a dominant eigenvalue, but the trace of a matrix of rank one is missed by 18 % of all intervals from 4
     probes and by 9 % from 20, mostly because they are too low.
 
-    Where fewer than ten samples decide, "few" is printed behind their number: the interval has to rely on what such
-    samples usually look like.
+    With fewer than ten samples, "few" is printed after their number: the interval then relies on what such samples
+    usually look like.
 
     Attributes:
         value: The estimate.
@@ -108,12 +108,12 @@ class Estimate(DisplayableRows):
 
     @property
     def samples(self) -> int:
-        """Number of independent samples behind the standard error."""
+        """Number of independent samples in the standard error."""
         return self.probes if self.dof is None else self.dof + 1
 
     @property
     def few(self) -> bool:
-        """Whether fewer than ten samples decide."""
+        """Whether there are fewer than ten samples."""
         return not self.exact and self.samples < FEW
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:

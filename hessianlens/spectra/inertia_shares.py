@@ -148,7 +148,7 @@ class Inertia(DisplayableRows):
 
     @property
     def wide(self) -> bool:
-        """Whether one of the three shares is known too roughly to be drawn."""
+        """Whether the interval of one of the three shares is too wide to be drawn."""
         return max(share.width for share in (self.negative, self.zero, self.positive)) > WIDE
 
     def _records(self) -> list[dict[str, Any]]:

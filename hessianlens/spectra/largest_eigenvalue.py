@@ -69,9 +69,9 @@ def leading_eigenpair(
     `basis` vectors, it starts anew from the best two (a thick restart). The value's own error is of the order of the
     squared residual over the gap to the next eigenvalue: a tolerance of 5 % gives most values to well below 1 %.
 
-    A search that begins at an eigenvector may see nothing but this one, though another has overtaken it. What a few
-    steps of Lanczos from random vectors have reached, ``density(op, ..., keep=known)``, costs no more products,
-    and the search begins with all of it.
+    A search that starts at an eigenvector may miss another one whose eigenvalue has become larger. Ritz vectors of a
+    few Lanczos steps from random vectors, ``density(op, ..., keep=known)``, cost no more products, and the search
+    starts with all of them.
 
     Args:
         op: A symmetric linear operator or matrix.

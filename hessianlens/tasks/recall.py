@@ -20,7 +20,7 @@ class AssociativeRecall(NextTokenTask):
     """Pairs of a key and a value, then keys alone: each is to be answered with its value.
 
     ``joined=True``: a pair is one token, ``key * values + value``, so that one attention layer can look it up: a query
-    has to find the pair with its key. ``joined=False``: key and value are two tokens, one behind the other, as in the
+    has to find the pair with its key. ``joined=False``: key and value are two tokens, one after the other, as in the
     literature; a layer must first tell each value which key stands before it, so two layers are needed.
     Keys of a sequence are distinct; queries are drawn from them without replacement, values with replacement.
 

@@ -191,7 +191,7 @@ class UpdateCurvature(DisplayableRows):
         if "full" in self.matrices:
             multiple = self.best_multiple
             best = (
-                "the quadratic model falls without end"
+                "the quadratic model is unbounded below"
                 if math.isinf(multiple)
                 else f"the quadratic model is lowest at {short(multiple)} times this update"
             )

@@ -91,7 +91,7 @@ def watched() -> History:
             **{f"layer{k}.attn.q": {"top": Reading.of(10.0**-k * step)} for k in range(8)},
             "layer0.attn": {"entropy_share": Reading.of(1 / step), "saturated": Reading.of(0.0)},
         }
-        notes = ("no edge of stability: Adam has not seen a gradient of it yet",) if step < 40 else ()
+        notes = ("no stability threshold: Adam has not seen a gradient of it yet",) if step < 40 else ()
         records.append(Record(step, numbers, {"lr": 1e-3}, 10.0 * step, 1.0, 30, notes))
     return History(records)
 

@@ -269,7 +269,7 @@ def test_no_tokens_and_none_that_count() -> None:
         ({"linear_weight": drawn(V, D).float()}, "linear_weight: got torch.float32"),
         ({"linear_bias": drawn(V + 1)}, "linear_bias: got shape"),
         ({"weight": drawn(V + 1)}, "weight: got"),
-        ({"weight": drawn(V).requires_grad_()}, "weight: got one that is differentiated"),
+        ({"weight": drawn(V).requires_grad_()}, "weight: got a tensor that requires grad"),
         ({"reduction": "average"}, "reduction"),
         ({"label_smoothing": 1.5}, "label_smoothing"),
         ({"softcap": 0.0}, "softcap"),

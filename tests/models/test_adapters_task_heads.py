@@ -19,7 +19,7 @@ from tests.curvature.networks import LENGTH, VOCAB, scrambled, tokens
 from tests.oracles.comparison import assert_same
 from tests.variants import DOUBLE, randn
 
-MADE = "what goes into the decoder is made from the labels, as the model itself makes it"
+MADE = "the decoder's inputs are made from the labels, as the model itself makes them"
 
 
 def bert(head: str, **options: Any) -> nn.Module:

@@ -257,13 +257,13 @@ def test_a_masked_mean_with_equal_counts_by_chance_is_no_sum_over_sequences_in_i
     row = ids(1)
     weight = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)[:, None].expand(4, LENGTH).clone()
     batch = {"x": row.expand(4, LENGTH).clone(), "y": ids(1, seed=1).expand(4, LENGTH).clone(), "weight": weight}
-    with pytest.raises(hl.InputError, match="its derivatives by the outputs are others"):
+    with pytest.raises(hl.InputError, match="its derivatives with respect to the outputs differ"):
         hl.problem(Named(), batch, _masked_mean, micro_batch=2)
 
 
 def test_a_variance_over_equal_sequences_shows_its_coupling_in_its_second_derivative_only() -> None:
     batch = {"x": ids(1).expand(4, LENGTH).clone()}
-    with pytest.raises(hl.InputError, match=r"its loss is .* its derivatives by the outputs are others"):
+    with pytest.raises(hl.InputError, match=r"its loss is .* its derivatives with respect to the outputs differ"):
         hl.problem(Named(), batch, lambda out, _: out.var(0).sum(), micro_batch=2)
 
 

@@ -116,7 +116,7 @@ def test_a_large_model_multiplies_before_anything_is_known_of_what_lies_behind(
     name = "two layers, two heads, pre-norm"
     problem, expected = NETWORKS[name].problem(), products_of(name, part)["layer1.attn.q", "layer1.attn.q"]
     op, V = PARTS[part](problem, "layer1.attn.q"), randn(expected.shape[1], 8)
-    assert isinstance(op, HybridOperator) and "acts on every position alone" in op.why
+    assert isinstance(op, HybridOperator) and "act on every position by itself" in op.why
     assert gap(op @ V, expected @ V) < NEAR
     form = planner_of(problem).attention.located
     assert isinstance(form, ExactAttention) and not form.known

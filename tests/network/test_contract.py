@@ -351,10 +351,10 @@ def test_every_part_has_its_operator() -> None:
 
 def test_it_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     toy = problem_of(TOY)
-    assert hl.hessian(toy, Q).why.startswith("what lies behind layer0.attn, the last attention layer, acts")
+    assert hl.hessian(toy, Q).why.startswith("all layers after layer0.attn, the last attention layer, act")
     assert (2 * hl.ggn(toy, Q, V)).why == hl.ggn(toy, Q, V).adjoint().why == hl.hessian(toy, Q).why
     assert hl.hessian(toy, Q, method="hvp").why == "method='hvp' was asked for"
-    alone = "it enters through a linear map, and the loss couples no two positions of what it puts out; "
+    alone = "it enters through a linear map, and the loss couples no two positions of its output; "
     assert hl.hessian(toy, MLP).why == hl.hessian(toy, MLP).adjoint().why == f"{alone}3 HVPs"
     assert hl.hessian(toy, Q, MLP).why == f"{alone}4 HVPs"
     assert hl.hessian(toy, [Q, V]).why == hl.hessian(toy, Q).why
@@ -362,13 +362,13 @@ def test_it_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "positions of a sequence are taken together" in hl.hessian(deep, Q).why
     assert hl.hessian(deep, "pos").why.startswith("it enters by look-up, a linear map of one-hot vectors, and the ")
     pooled = problem_of("pooled encoder, loss between sequences")
-    assert hl.hessian(pooled, Q).why == "the loss couples what it feeds across the sequences of a batch"
+    assert hl.hessian(pooled, Q).why == "the loss couples its outputs across the sequences of a batch"
     monkeypatch.setattr("hessianlens.network.base.thresholds.EXACT_MAX_HVPS", 2)
     assert re.search(
         r"above the limit of [12]; method='exact' allows it", hl.hessian(toy, MLP).why
     )  # its certificate counts
     monkeypatch.setattr("hessianlens.network.routes.last_attention.route.SAFE_SHARE", 0.0)
-    assert "its closed form would hold" in hl.hessian(toy, Q).why
+    assert "its closed form needs" in hl.hessian(toy, Q).why
 
 
 def test_a_sum_says_why_it_goes_through_products() -> None:

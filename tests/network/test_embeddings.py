@@ -84,8 +84,8 @@ def test_positions_that_are_not_coupled_take_fewer_products() -> None:
         for mixes in (False, True)
     )
     assert alone.why == (
-        "it enters by look-up, a linear map of one-hot vectors, and the loss couples no two positions of what it puts "
-        "out; 3 HVPs"
+        "it enters by look-up, a linear map of one-hot vectors, and the loss couples no two positions of its "
+        "output; 3 HVPs"
     )
     assert mixed.why.endswith("the 4 positions of a sequence are taken together; 12 HVPs")
     agree(problem_of("embedding", batches=(3,), mixes=False), "table", "table")

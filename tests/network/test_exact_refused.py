@@ -154,11 +154,11 @@ REFUSED: dict[str, tuple[Callable[[], Problem], str]] = {
     ),
     "loss between positions": (
         lambda: _coupled(lambda out, batch: out.mean(1).pow(2).sum()),
-        "what lies behind it mixes positions",
+        "the layers after it mix positions",
     ),
     "positions mixed behind the attention": (
         lambda: hl.problem(scrambled(Averaging(layers=1).double()), pairs(2), "cross_entropy"),
-        "what lies behind it mixes positions",
+        "the layers after it mix positions",
     ),
     "other scores": (
         lambda: hl.problem(scrambled(Bent().double()), pairs(2), "cross_entropy"),
@@ -172,7 +172,7 @@ REFUSED: dict[str, tuple[Callable[[], Problem], str]] = {
         lambda: hl.problem(_untrained(), {"input_ids": tokens()}),
         "its values come from 2 linear maps, not from one",
     ),
-    "choices": (_multiple_choice, "what lies behind it couples the 3 sequences of an example, such as choices"),
+    "choices": (_multiple_choice, "the layers after it couple the 3 sequences of an example, such as choices"),
     "no attention": (
         lambda: hl.problem(networks.mlp(), pairs(4, classes=3, length=None), "cross_entropy"),
         "no attention with softmax was seen",

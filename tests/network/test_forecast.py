@@ -81,7 +81,7 @@ def test_a_closed_form_that_does_not_fit_is_refused_before_it_is_made(monkeypatc
         monkeypatch.setattr(route, "available_bytes", lambda device: 100)
     monkeypatch.setattr(last_attention, "exact_attention", lambda *_: pytest.fail("made all the same"))
     monkeypatch.setattr(backpropagation, "site_curvatures", lambda *_: pytest.fail("made all the same"))
-    refused = r"method: got 'exact', but .*its closed form would hold .*, and 100 B are free; .*"
+    refused = r"method: got 'exact', but .*its closed form needs .*, and 100 B are free; .*"
     for block in ("layer1.attn.q", "layer1.mlp.in"):
         with pytest.raises(hl.InputError, match=f"{refused}'probes'"):
             hl.block_norms(whole, block, method="exact")

@@ -63,7 +63,7 @@ def test_a_loss_between_sequences_is_refused() -> None:
     block = problem.blocks["layer0.mlp.out"]
     assert (
         LinearMaps(problem).plan(block, block, ANY).reason
-        == "the loss couples what it feeds across the sequences of a batch"
+        == "the loss couples its outputs across the sequences of a batch"
     )
 
 

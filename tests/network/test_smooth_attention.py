@@ -207,8 +207,8 @@ def test_norms_and_the_public_calls(name: str) -> None:
 @pytest.mark.parametrize(
     ("attention", "reason"),
     [
-        (GatedByValues, "what it puts out is changed by its own queries, keys or values"),
-        (GatedBesideAMap, "what it puts out goes into 2 linear maps"),
+        (GatedByValues, "the output of its heads is changed by its own queries, keys or values"),
+        (GatedBesideAMap, "the output of its heads goes into 2 linear maps"),
     ],
 )
 def test_what_is_no_gate_is_refused_with_its_reason(attention: type[nn.Module], reason: str) -> None:

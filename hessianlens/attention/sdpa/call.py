@@ -90,11 +90,11 @@ def scaled_dot_product_attention(
     activation: ActivationLike = "softmax",
     memory: str | float = _MEMORY,
 ) -> Tensor:
-    """``softmax(Q K^T scale + B) V``, twice differentiable, in memory that grows with L and not with its square.
+    """``softmax(Q K^T scale + B) V``, twice differentiable, in memory linear in L.
 
     A drop-in for `torch.nn.functional.scaled_dot_product_attention`, whose fused kernels have no second derivative
-    and whose math kernel keeps matrices of L x S numbers for it. Here value, gradient and what differentiates them once
-    more, are closed forms over chunks of query rows; every pass computes the scores anew and keeps the inputs alone.
+    and whose math kernel keeps matrices of L x S numbers for it. Here value, gradient and second-order products
+    are closed forms over chunks of query rows; every pass recomputes the scores and stores only the inputs.
     Reverse and forward mode, `torch.func`'s transforms (grad, vjp, jvp, jacrev, jacfwd, hessian, vmap) and additive
     masks that are themselves differentiated are covered; third derivatives raise an error.
 
@@ -110,7 +110,7 @@ def scaled_dot_product_attention(
         window: How many positions back, and ahead, a query sees beside its own: (back, ahead), or one number for both.
         softcap: c, where scores are replaced by ``c tanh(score / c)`` before the mask, as in Gemma 2.
         activation: Another function of a row of scores than softmax: "sigmoid", "linear", "relu", ..., an `Activation`.
-        memory: What the scores of a chunk, and what is made of them, may take: a number of bytes or "64 MiB".
+        memory: Memory for the scores of a chunk and their derivatives: a number of bytes or "64 MiB".
 
     Returns:
         (..., heads, L, F). Rows that see no key are zero, with zero derivatives. Half precision is computed in float32.
@@ -130,7 +130,7 @@ def scaled_dot_product_attention(
     check_that(dropout < 1, "dropout_p", dropout_p, "a number from 0 to below 1")
     expect(
         attn_mask is None or not is_causal,
-        "attn_mask: got a mask beside is_causal=True, expected one of the two; put the causal order into the mask.",
+        "attn_mask: got a mask and is_causal=True, expected one of the two; put the causal order into the mask.",
     )
     batch, heads, groups = _heads(q, k, v, enable_gqa)
     length, keys = q.shape[-2], k.shape[-2]
@@ -221,7 +221,7 @@ def _with_activation(rule: AttentionRule, given: ActivationLike, keys: int) -> A
     if isinstance(activation, Sigmoid) and isinstance(activation.bias, str):
         activation = Sigmoid(-math.log(max(keys, 1)))  # of all keys, not of a chunk's
     if isinstance(activation, SoftCapped):
-        expect(rule.softcap is None, "softcap: got a cap beside an activation that has one, expected one of the two.")
+        expect(rule.softcap is None, "softcap: got a cap and an activation that has one already; give one of the two.")
         return replace(rule, softcap=activation.cap)
     return rule if isinstance(activation, Softmax) else replace(rule, activation=activation)
 
@@ -235,7 +235,7 @@ def _masks(mask: Tensor | None, shape: tuple[int, ...], groups: int, q: Tensor) 
         mask.dtype == torch.bool or mask.is_floating_point(),
         f"attn_mask: got {mask.dtype}, expected torch.bool (True: may attend) or a floating dtype.",
     )
-    expect(mask.device == q.device, f"attn_mask: got it on {mask.device}, expected {q.device} like query.")
+    expect(mask.device == q.device, f"attn_mask: got a tensor on {mask.device}, expected {q.device} like query.")
     try:
         torch.broadcast_shapes(mask.shape, shape)
         fits = mask.ndim <= len(shape)

@@ -219,7 +219,7 @@ def expect_no_capped_bias(rule: AttentionRule, differentiated: bool) -> None:
     """A bias is added behind the cap, where the derivatives of scores do not reach."""
     expect(
         rule.softcap is None or not differentiated,
-        "attn_mask: got derivatives with respect to it beside a softcap, expected a mask that is not differentiated.",
+        "attn_mask: got a mask that requires grad and a softcap, expected at most one of the two; detach the mask.",
     )
 
 

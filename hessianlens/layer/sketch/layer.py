@@ -59,7 +59,7 @@ class LayerSketch:
         if not isinstance(self._loss.curvature, UncoupledCurvature):
             return Refusal("the loss couples the tokens of a sequence")
         if self._side_by_side:
-            return Refusal("a gate multiplies what the heads put out")
+            return Refusal("a gate multiplies the output of the heads")
         (h, own), (k, other) = self._placed(part, row, column)
         head, second = self._heads[h], self._heads[k]
         if own in head.value_ports and other in second.value_ports:

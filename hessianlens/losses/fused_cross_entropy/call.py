@@ -32,11 +32,11 @@ def linear_cross_entropy(
 ) -> Tensor:
     """``cross_entropy(H W^T + b, y)``, twice differentiable, without a matrix of tokens by classes.
 
-    A head of a language model holds its logits, tens of thousands of numbers per token, several times over: for the
-    value, the gradient, and twice more for a second derivative. Here value, gradient and what differentiates them once
-    more are closed forms over chunks of tokens; every pass computes the logits of a chunk anew and keeps the inputs
-    alone. Features, weight and bias can all be differentiated, so that a weight that is tied to an embedding is right
-    as well. Reverse and forward mode and `torch.func`'s transforms (grad, vjp, jvp, jacrev, jacfwd, hessian, vmap) are
+    The logits of a language model, tens of thousands of numbers per token, are usually held several times: for the
+    value, the gradient, and twice more for a second derivative. Here value, gradient and second-order products are
+    closed forms over chunks of tokens; every pass recomputes the logits of a chunk and stores only the inputs.
+    Features, weight and bias can all be differentiated, so that a weight that is tied to an embedding is right as
+    well. Reverse and forward mode and `torch.func`'s transforms (grad, vjp, jvp, jacrev, jacfwd, hessian, vmap) are
     covered; third derivatives raise an error.
 
     Args:
@@ -50,7 +50,7 @@ def linear_cross_entropy(
         label_smoothing: The share of a target that is spread over all classes.
         scale: What ``H W^T + b`` is multiplied by.
         softcap: c, where logits are replaced by ``c tanh(logits / c)``, as in Gemma 2.
-        memory: What the logits of a chunk, and what is made of them, may take: a number of bytes or "256 MiB".
+        memory: Memory for the logits of a chunk and their derivatives: a number of bytes or "256 MiB".
 
     Returns:
         A scalar, or with ``reduction="none"`` a loss per token. Half precision is computed in float32.
@@ -132,7 +132,7 @@ def _class_weights(weight: Tensor | None, W: Tensor) -> Tensor | None:
         f"weight: got {weight.dtype} of shape {tuple(weight.shape)} on {weight.device}, expected a floating number for "
         f"each of the {len(W)} classes on {W.device}.",
     )
-    expect(not weight.requires_grad, "weight: got one that is differentiated, expected fixed weights of classes.")
+    expect(not weight.requires_grad, "weight: got a tensor that requires grad, expected fixed weights; detach it.")
     return weight.to(W.dtype)
 
 
@@ -143,7 +143,7 @@ def _targets(target: Tensor, h: Tensor, classes: int, ignore_index: int) -> Tens
         f"target: got {target.dtype} of shape {tuple(target.shape)}, expected whole numbers of shape "
         f"{tuple(h.shape[:-1])}, a class per token.",
     )
-    expect(target.device == h.device, f"target: got it on {target.device}, expected {h.device} like input.")
+    expect(target.device == h.device, f"target: got a tensor on {target.device}, expected {h.device} like input.")
     target = target.long()
     if not target.is_meta and not torch._C._functorch.is_functorch_wrapped_tensor(target):
         wrong = target[((target < 0) | (target >= classes)) & (target != ignore_index)]

@@ -276,7 +276,7 @@ def _counted(data: Sequence[Batch], shift: bool, ignore_index: int) -> tuple[int
 
 
 _INPUTS = ("decoder_input_ids", "decoder_inputs_embeds")
-NOTE = "what goes into the decoder is made from the labels, as the model itself makes it"
+NOTE = "the decoder's inputs are made from the labels, as the model itself makes them"
 
 
 def with_decoder_inputs(model: nn.Module, batch: Batch) -> Batch:

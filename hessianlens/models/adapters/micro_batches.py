@@ -123,17 +123,17 @@ def _difference(
         joined = torch.cat(found) if all(each.shape[1:] == outputs.shape[1:] for each in found) else None
         if joined is not None and joined.shape == outputs.shape:
             if not _close(joined, outputs, eps):
-                return "outputs depend on other sequences of the batch, or what has no axis of sequences was cut"
+                return "outputs depend on other sequences of the batch, or a tensor without a batch axis was cut"
             compared = [] if _is_additive(problem) else _derivatives(problem, batch, outputs, parts)
             if not all(_close(one, other, eps) for one, other in compared):
-                return "the loss is no sum over sequences: its derivatives by the outputs are others"
+                return "the loss is not a sum over sequences: its derivatives with respect to the outputs differ"
 
     def loss(at: Tensor) -> Tensor:
         return problem.loss(at, batch)
 
     with problem.scope(), torch.no_grad():
         same = same_value(value, sum(each for _, each in cut), eps, loss, outputs)
-    return "" if same else "the loss is no sum over sequences"
+    return "" if same else "the loss is not a sum over sequences"
 
 
 def _close(one: Tensor, other: Tensor, eps: float) -> bool:

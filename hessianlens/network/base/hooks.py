@@ -335,7 +335,7 @@ class Hooks(OperationMode):
         if rows is not None and delta.ndim == 2 and delta.shape != z.shape:  # one for each row of the table
             delta = delta[rows.clamp_min(0)] * (rows >= 0)[..., None]
         if delta.shape != z.shape:
-            raise OtherOrder("the model calls other linear maps, or in another order, where gradients are computed")
+            raise OtherOrder("the model calls other linear maps, or in another order, when gradients are computed")
         return z + delta
 
 

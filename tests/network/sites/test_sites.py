@@ -249,9 +249,7 @@ def test_every_pair_of_positions_is_looked_at(reach: int) -> None:
     def loss(out: Tensor, batch: object) -> Tensor:
         return out.pow(2).mean() + (out[1, 0] * out[1, reach]).sum()
 
-    assert (
-        site_of(hl.problem(networks.toy(), {"tokens": tokens()}, loss)).reason == "what lies behind it mixes positions"
-    )
+    assert site_of(hl.problem(networks.toy(), {"tokens": tokens()}, loss)).reason == "the layers after it mix positions"
 
 
 def test_an_encoder_of_torch_is_met_through_its_fused_function() -> None:

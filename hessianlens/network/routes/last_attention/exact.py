@@ -33,7 +33,7 @@ from hessianlens.network.routes.linear_map import LinearMapPlan, LinearMaps
 from hessianlens.operators import ArrangedGrid, BlockGrid, StructuredOperator
 from hessianlens.problems import Block, Problem
 
-_MIXES = Refusal("what lies behind it mixes positions")
+_MIXES = Refusal("the layers after it mix positions")
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,7 +233,7 @@ def _folded(problem: Problem, site: AttentionSite) -> Refusal:
     each = len(site.tokens) // max(1, sequences_of(problem.data[0]))
     if each == 1:
         return _MIXES
-    return Refusal(f"what lies behind it couples the {each} sequences of an example, such as choices")
+    return Refusal(f"the layers after it couple the {each} sequences of an example, such as choices")
 
 
 def exact_attention(problem: Problem, maps: LinearMaps | None = None) -> ExactAttention | Refusal:

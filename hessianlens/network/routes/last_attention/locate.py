@@ -132,7 +132,7 @@ class _AttentionSurroundings:
             return Refusal(f"{_CALLED['v']} {v}")
         value = plain(v.maps)
         if value is None or float(value.cos[0, 0]) != 1:
-            return Refusal("its values are changed behind their linear map")
+            return Refusal("its values are changed after their linear map")
         out = self._output_map(output)
         if isinstance(out, Refusal):
             return out
@@ -203,16 +203,17 @@ class _AttentionSurroundings:
         found: dict[str, _Gate] = {}
         sources = () if out.between is None else out.between.sources
         if len(sources) > _MOST_GATES:
-            return Refusal(f"what it puts out is changed by {len(sources)} linear maps before its output projection")
+            many = f"{len(sources)} linear maps"
+            return Refusal(f"the output of its heads is changed by {many} before its output projection")
         for k, source in enumerate(sources):
             use = self._weight(source.site)
             if use is None or use.inputs is None:
                 return CHANGED
             own = set(source.features.flatten().tolist())
             if any(p.use.site == use.site and own & set(p.features.flatten().tolist()) for p in projections.values()):
-                return Refusal("what it puts out is changed by its own queries, keys or values")
+                return Refusal("the output of its heads is changed by its own queries, keys or values")
             if not torch.equal(source.grouping.arrange(use.inputs.detach().flatten(0, -2)), tokens):
-                return Refusal("what it puts out is changed by a linear map of other tokens")
+                return Refusal("the output of its heads is changed by a linear map of other tokens")
             shift = self._shift(source.site)
             projection = HeadProjection(use, shift, source.features.cpu(), first=output.shape[1] + k)
             rows = None if shift is None else self._rows(shift, projection)
@@ -265,7 +266,7 @@ class _AttentionSurroundings:
         if self._weight(site) is None:
             return self._other_source(taken, site)
         if is_curved(taken, [self.hooks.leaves[site]]):
-            return Refusal("are no linear function of what their map puts out")
+            return Refusal("are not a linear function of the output of their map")
         return operand_of(taken, site, self.hooks.leaves[site])
 
     def _other_source(self, taken: Tensor, site: int) -> Refusal:
@@ -274,10 +275,10 @@ class _AttentionSurroundings:
             parameter = self.hooks.unknown_steps.get(step)
             if parameter is not None:
                 through = self.hooks.record.unknown[parameter]
-                return Refusal(f"come through {through} with {parameter}, which is not known as a linear map")
+                return Refusal(f"come through {through} with {parameter}, which is not known to be a linear map")
         gains = [use.parameter for use in self.hooks.record.uses if use.site == site and use.kind is Kind.GAIN]
         entrywise = f"are multiplied with {gains[0]} entry by entry, as by a norm," if gains else "are changed"
-        return Refusal(f"{entrywise} behind the last linear map")
+        return Refusal(f"{entrywise} after the last linear map")
 
     def _by_head(self, tensor: Tensor) -> Tensor | None:
         """``[sequence, head, position, e]``, from a tensor in which sequences and heads may be one axis."""
@@ -363,7 +364,7 @@ class _AttentionSurroundings:
         found = projection_behind(self.call.output, output, uses, leaves, self.problem.params)
         if isinstance(found, Refusal) or found.between is None or not depends(found.between.rows, [self.call.raw]):
             return found
-        return Refusal("what it puts out is changed by its own scores")
+        return Refusal("the output of its heads is changed by its own scores")
 
 
 _MOST_GATES = 3
@@ -411,13 +412,13 @@ def _turning(operands: Mapping[str, Operand]) -> _Turning | Refusal:
     q, k, v = (operands[name] for name in "qkv")
     value = plain(v.maps)
     if value is None or float(value.cos[0, 0]) != 1:
-        return Refusal("its values are changed behind their linear map")
+        return Refusal("its values are changed after their linear map")
     straight = [plain(operand.maps) for operand in (q, k)]
     if straight[0] is not None and straight[1] is not None:
         orders = {"q": straight[0].order, "k": straight[1].order, "v": value.order}
         return _Turning(orders, float(straight[0].cos[0, 0] * straight[1].cos[0, 0]), None)
     changed = Refusal(
-        "its queries and keys are changed behind their linear maps by something else than a rotation of pairs"
+        "its queries and keys are changed after their linear maps by something other than a rotation of pairs"
     )
     pairs = [pairs_of(operand.maps) for operand in (q, k)]
     if pairs[0] is None or pairs[0] != pairs[1]:
@@ -429,7 +430,7 @@ def _turning(operands: Mapping[str, Operand]) -> _Turning | Refusal:
     tables = [_by_sequence(operand, found) for operand, found in ((q, of_queries), (k, of_keys))]
     factor = float((tables[0] * tables[1]).sum() / tables[1].square().sum())
     if not close(tables[0], factor * tables[1]):
-        return Refusal("its queries are turned otherwise than its keys")
+        return Refusal("its queries are rotated differently from its keys")
     cos, sin = tables[1]
     return _Turning({"q": of_queries.order, "k": of_keys.order, "v": value.order}, factor, (cos, sin))
 
@@ -480,9 +481,9 @@ def find_site(problem: Problem, batch: Batch, own: Transformer | None) -> Attent
         if isinstance(site, Refusal):
             return site
         if site.tokens.ndim != 3:
-            return Refusal("its tokens have no axis for the sequences of a batch")
+            return Refusal("its tokens have no batch axis")
         if not _position_wise(problem, site, batch):
-            return Refusal("what lies behind it mixes positions")
+            return Refusal("the layers after it mix positions")
         return site
 
 

@@ -92,7 +92,7 @@ def features_by_head(taken: Tensor, leaf: Tensor) -> tuple[Tensor, int] | Refusa
     pieces = list(dict.fromkeys(found))
     share, rest = divmod(len(found), len(pieces))
     if len({len(piece) for piece in pieces}) > 1:
-        return Refusal("take other numbers of features from head to head")
+        return Refusal("take different numbers of features per head")
     if rest or found != [piece for piece in pieces for _ in range(share)]:
         return Refusal("share heads in an unknown order")
     return torch.tensor(pieces, device="cpu"), share
@@ -117,7 +117,7 @@ def refuse_positions(taken: Tensor, leaf: Tensor) -> Refusal:
     own, of_map = taken[:, 0, :, 0].numel(), leaf[..., 0].numel()
     if own != of_map:
         return Refusal(f"are {own} positions, where their linear map has {of_map}")
-    return Refusal("mix positions behind their linear map")
+    return Refusal("mix positions after their linear map")
 
 
 def _maps(taken: Tensor, leaf: Tensor, features: Tensor) -> Tensor:
@@ -233,7 +233,7 @@ def score_rule(raw: Tensor, scores: Tensor, shape: Sequence[int]) -> ScoreRule |
             None if slope is None else entrywise_slope(slope, raw) if slope.requires_grad else torch.zeros_like(raw)
         )
     if slope is None or second_slope is None:
-        return Refusal("its scores are not made of the products of queries and keys one by one")
+        return Refusal("its scores are not products of one query with one key each")
     values, slope, second_slope, products = (
         tensor.detach().reshape(*shape) for tensor in (scores, slope, second_slope, raw)
     )

@@ -25,7 +25,7 @@ from hessianlens.network.base.uses import Kind, Use
 from hessianlens.network.routes.last_attention.smooth import SmoothSource, is_curved, smooth_operand
 from hessianlens.sizes import readable
 
-CHANGED = Refusal("what it puts out is changed before its output projection")
+CHANGED = Refusal("the output of its heads is changed before its output projection")
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +132,7 @@ def projection_behind(
     """
     reached = [use for use in uses if use.kind in (Kind.IN_OUT, Kind.OUT_IN) and _reaches(leaf, use)]
     if len(reached) != 1:
-        return Refusal(f"what it puts out goes into {len(reached)} linear maps") if reached else CHANGED
+        return Refusal(f"the output of its heads goes into {len(reached)} linear maps") if reached else CHANGED
     (use,) = reached
     assert use.inputs is not None
     weight = use.matrix(params[use.parameter].detach())
@@ -152,7 +152,7 @@ def projection_behind(
         free = available_bytes(rows.device)
         if held > SAFE_SHARE * free:
             return Refusal(
-                f"its output gates have derivatives that would hold {readable(held)}, and {readable(free)} are free"
+                f"its output gates need {readable(held)} for their derivatives, and {readable(free)} are free"
             )
         return OutputProjection(use, grouping, found)
     return CHANGED

@@ -60,7 +60,7 @@ class LastAttentionRoute:
             return NOT_LAST_ATTENTION
         cost, free = closed_form_cost(self.problem, asked), available_bytes(self.problem.device)
         if cost.held_bytes > SAFE_SHARE * free:
-            return Refusal(f"its closed form would hold {readable(cost.held_bytes)}, and {readable(free)} are free")
+            return Refusal(f"its closed form needs {readable(cost.held_bytes)}, and {readable(free)} are free")
         if cost.products > limits.shared_hvps and not self._known:
             return too_many_hvps(cost.products, limits.shared_hvps)
         return self.located
@@ -80,7 +80,7 @@ class LastAttentionRoute:
             return NOT_LAST_ATTENTION
         upfront = 0 if found.known else closed_form_cost(self.problem, [question.row, question.column]).products
         return Cost(
-            reason=f"what lies behind {found.prefix}, the last attention layer, acts on every position alone",
+            reason=f"all layers after {found.prefix}, the last attention layer, act on every position by itself",
             upfront_hvps=upfront,
             shared=self.name,
             fast_matvecs=found.known or not any(tape_can_pay_off(self.problem, batch) for batch in self.problem.data),

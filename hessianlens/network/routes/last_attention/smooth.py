@@ -183,7 +183,7 @@ def smooth_operand(taken: Tensor, leaves: Mapping[int, Tensor]) -> SmoothOperand
     held = numbers * taken.element_size()
     free = available_bytes(taken.device)
     if held > SAFE_SHARE * free:
-        return Refusal(f"have derivatives that would hold {readable(held)}, and {readable(free)} are free")
+        return Refusal(f"need {readable(held)} for their derivatives, and {readable(free)} are free")
     return operand
 
 

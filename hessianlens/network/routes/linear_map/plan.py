@@ -79,7 +79,7 @@ class LinearMapPlan:
         which = f"the {together} positions of {one}"
         if looked_up(self.row) and len(self.row[0].inputs) == together:
             which = f"the {together} rows of the table"
-        alone = "the loss couples no two positions of what it puts out"
+        alone = "the loss couples no two positions of its output"
         how = alone if together == 1 else f"{which} are taken together"
         entry = "by look-up, a linear map of one-hot vectors" if looked_up(self.row) else "through a linear map"
         return f"it enters {entry}, and {how}; {self.products} HVPs"
@@ -156,7 +156,7 @@ class LinearMapPlanner:
                 options = [[one for one in side if one.members > 1 or one.groups == sequences] for side in options]
             affordable = [one for one in options[0] if one.members * len(first.features) <= most_products]
             if not options[0]:
-                return Refusal("what it feeds does not split into the sequences of a batch")
+                return Refusal("its output does not split into the sequences of a batch")
             if not affordable:
                 return too_many_hvps(min(g.members for g in options[0]) * len(first.features), most_products)
             found = self._grouping(number, (first, second), affordable, options[1])
@@ -164,8 +164,8 @@ class LinearMapPlanner:
                 if len(affordable) < len(options[0]):
                     return too_many_hvps(options[0][-1].members * len(first.features), most_products)
                 if all(one.groups != sequences for one in options[0]):
-                    return Refusal("the loss couples the rows of what it feeds, which are no sequences of a batch")
-                return Refusal("the loss couples what it feeds across the sequences of a batch")
+                    return Refusal("the loss couples the rows of its output, which are not the sequences of a batch")
+                return Refusal("the loss couples its outputs across the sequences of a batch")
             chosen.append(found)
         products = max(g.members * len(p.features) for (g, _), p in zip(chosen, rows, strict=True))
         return LinearMapPlan(tuple(rows), tuple(columns), tuple(chosen), products, self._bytes(rows, columns, chosen))
@@ -229,7 +229,7 @@ class LinearMapPlanner:
         for use in uses:
             piece = piece_of(block, use, like, occurring)
             if piece is None:
-                return Refusal("it joins other than some inputs with some outputs of its map")
+                return Refusal("it is not the weights from some inputs to some outputs of its map")
             pieces.append(piece)
         return pieces
 

@@ -42,9 +42,9 @@ class LinearMapRoute:
         held = plan.norm_bytes if question.norms_only else plan.held_bytes
         free = available_bytes(self.problem.device)
         if held > SAFE_SHARE * free:
-            return Refusal(f"its closed form would hold {readable(held)}, and {readable(free)} are free")
+            return Refusal(f"its closed form needs {readable(held)}, and {readable(free)} are free")
         if held > question.limits.held_bytes:
-            return Refusal(f"its closed form would hold {readable(held)}; method='exact' allows it", at_this_price=True)
+            return Refusal(f"its closed form needs {readable(held)}; method='exact' allows it", at_this_price=True)
         shared = tuple((row.use.site, tuple(row.features.tolist())) for row in plan.row)
         return Cost(plan.why, plan.products, plan.products, held, shared)
 
