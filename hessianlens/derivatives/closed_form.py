@@ -115,7 +115,7 @@ def own_precision(one_pass: Callable[Concatenate[Any, P], R]) -> Callable[Concat
     """A pass computes in the precision of its operands, given as ``x.device`` says where, whatever autocast is on."""
 
     @wraps(one_pass)
-    def without_autocast(x: Any, *args: P.args, **kwargs: P.kwargs) -> R:
+    def without_autocast(x: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
         kind = x.device.type
         if not torch.amp.is_autocast_available(kind):
             return one_pass(x, *args, **kwargs)

@@ -142,7 +142,7 @@ def test_there_is_no_advice_from_a_made_up_loss(tmp_path: Path) -> None:
     assert "What to do: Nothing can be concluded: the loss is made up (random targets)." in shown.stdout
     assert "learning rate" not in shown.stdout
     found = json.loads(call(*options, "--json").stdout)
-    assert found["advice"].startswith("Nothing: ") and "random targets" in found["caveats"]
+    assert found["advice"].startswith("Nothing can be concluded") and "random targets" in found["caveats"]
     batch = {"input_ids": torch.ones(2, 4, dtype=torch.int64), "labels": torch.ones(2, 4, 8)}
     torch.save(batch, tmp_path / "batch.pt")
     own = json.loads(call(*options, "--data", tmp_path / "batch.pt", "--json").stdout)

@@ -128,7 +128,7 @@ def test_a_loss_that_forgets_the_keys_is_noticed() -> None:
         (lambda: cross_attention()(tokens(2), keys(3, 4)), "expected 2 sequences"),
         (lambda: cross_attention()(tokens(2), keys(2, 4, 5)), "tokens of width 6"),
         (lambda: cross_attention()(tokens(2), keys(None, 4)), "expected 3 as X"),
-        (lambda: cross_attention(causal=True)(tokens(2), keys(2, 4)), "no common order"),
+        (lambda: cross_attention(causal=True)(tokens(2), keys(2, 4)), "expected as many keys as queries"),
         (lambda: cross_attention(mask=_mask(3))(tokens(2), keys(2, 4)), "mask: got shape"),
         (lambda: CrossAttention(randn(4, 3), randn(6, 2), randn(6, 3)), "as many columns as W_Q"),
         (lambda: CrossAttention(randn(4, 3), randn(6, 3), randn(5, 3)), "as many rows as W_K"),

@@ -100,7 +100,7 @@ def test_a_file_cut_at_any_byte_keeps_every_whole_record(tmp_path: Path) -> None
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
-    with pytest.raises(InputError, match="no file of a watched run"):
+    with pytest.raises(InputError, match="not a file of a watched run"):
         RecordFile(tmp_path / "notes.txt").read()
     with pytest.raises(InputError, match="cannot be written"):
         RecordFile(tmp_path / "nowhere" / "run.jsonl")

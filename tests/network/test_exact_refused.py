@@ -199,7 +199,7 @@ def test_a_convolution_is_not_taken_for_a_norm() -> None:
     problem = _squeezebert()
     reason = (
         "its queries come through conv1d with transformer.encoder.layers.0.attention.query.weight, which is not known "
-        "as a linear map"
+        "to be a linear map"
     )
     assert exact_attention(problem).reason == reason
     assert hl.hessian(problem, "layer0.attn.k").why.endswith(f"the closed form of attention does not fit: {reason}")

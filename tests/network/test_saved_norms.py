@@ -99,7 +99,7 @@ def test_data_that_changes_no_loss_is_other_data_all_the_same(tmp_path: Path) ->
 def test_what_is_no_such_file(tmp_path: Path) -> None:
     text = tmp_path / "notes.txt"
     text.write_text("dear diary\n")
-    with pytest.raises(hl.InputError, match=r"resume: .*notes.txt is no file of exact norms"):
+    with pytest.raises(hl.InputError, match=r"resume: .*notes.txt is not a file of exact norms"):
         hl.block_norms(toy_problem(2), NAMES[0], resume=text)
     assert text.read_text() == "dear diary\n"
     for place in (tmp_path, tmp_path / "nowhere" / "norms.jsonl"):

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as nnf
 
 from hessianlab.claims.definition import claim, measured, seeds
-from hessianlab.claims.finding import Finding, at_least, at_most, close
+from hessianlab.claims.finding import Check, Finding, at_least, at_most, close
 from hessianlab.claims.quantities import farthest
 from hessianlab.experiments.models import LoneLayer, lone_layer
 from hessianlab.experiments.statistics import geometric_mean, log_log_slope
@@ -58,7 +58,7 @@ def gap_of_blocks() -> Finding:
     """The ratio of the two blocks, along the scale of the tokens and the gain."""
     found = _all_ratios()
 
-    def even(gain: float) -> tuple:
+    def even(gain: float) -> tuple[Check, ...]:
         ratios = found[gain]
         return (
             at_most(f"gain {gain:g}: ratio of the blocks, or its inverse", [*ratios, *(1 / r for r in ratios)], 4),
@@ -97,7 +97,7 @@ PLAIN_POWERS = {("outer", "Q"): 6, ("functional", "Q"): 5, ("outer", "V"): 2}
 def powers_with_norms() -> Finding:
     """Powers with norms and without, and where eps takes over."""
 
-    def normed(scales: Sequence[float], eps: float) -> tuple:
+    def normed(scales: Sequence[float], eps: float) -> tuple[Check, ...]:
         return tuple(
             close(
                 f"{part} {b} {b}, eps {eps:g}, scale from {scales[0]:g}", _power(part, b, 1.0, scales, eps), power, 0.1

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -209,7 +210,7 @@ def _own_products(weights: Tensor, G: Tensor) -> Tensor:
     return torch.stack([own[0], mixed, mixed, own[1]]).reshape(2, 2)
 
 
-def _pairs(items: Sequence[int] | Sequence[Sequence[int]]) -> Iterator[tuple]:
+def _pairs(items: Sequence[int] | Sequence[Sequence[int]]) -> Iterator[tuple[Any, ...]]:
     """Pairs in one order, with how often they count."""
     for number, first in enumerate(items):
         for second in items[number:]:
