@@ -10,7 +10,7 @@ from torch import Tensor
 from hessianlens.checks import check_dense
 from hessianlens.errors import check_choice, check_that, expect
 from hessianlens.losses.base import Loss, LossDerivatives, check_outputs
-from hessianlens.losses.curvature_forms import TokenCurvature
+from hessianlens.losses.softmax_curvature import SoftmaxCurvature
 from hessianlens.near_one_hot import Peak
 
 
@@ -89,8 +89,6 @@ class CrossEntropyLoss(Loss):
         p = F.softmax(-1)
         missing = Peak(p).complement
         hot = torch.nn.functional.one_hot(targets.masked_fill(~counted, 0), F.shape[2]).bool()
-        weight = factor * counted.to(F.dtype)[..., None]
-        root = weight.sqrt() * p
-        matrices = -root[..., :, None] * root[..., None, :]
-        torch.diagonal(matrices, dim1=-2, dim2=-1).copy_(weight * p * missing)
-        return LossDerivatives(weight * torch.where(hot, -missing, p), TokenCurvature(matrices))
+        weight = factor * counted.to(F.dtype)
+        gradient = weight[..., None] * torch.where(hot, -missing, p)
+        return LossDerivatives(gradient, SoftmaxCurvature(weight, p))
