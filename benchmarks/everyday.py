@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 
 import numpy as np
 import scipy.sparse.linalg as sparse
@@ -16,6 +17,10 @@ from benchmarks.network_peers import gradient, kept_graph_product, only, pyhessi
 from benchmarks.network_settings import GRADIENT, Scaled, Setting
 
 RTOL = 1e-3
+VECTORS = 8
+PROBES = 20
+INTERVAL = 0.05
+"""Half the width of a 95 % interval, relative to the norm, that is asked for where a tolerance is."""
 KEPT = "kept double-backward graph, the rest frozen"
 PLAIN = "double backward, nothing frozen"
 Loss = Callable[[Tensor, dict[str, Tensor]], Tensor]
@@ -175,6 +180,34 @@ def estimator(question: str, name: str) -> Setting:
     return setting
 
 
+def _eight(A: _KeptGraph, at_once: bool) -> Tensor:
+    V = _signs(A.size, VECTORS)
+    return A.several(V).T if at_once else torch.stack([A(v) for v in V], 1)
+
+
+def repeated(name: str) -> Setting:
+    """Eight vectors at once times the query block of the middle layer, once operator and graph are there."""
+
+    def setting(tiny: bool) -> tuple[dict[str, Scaled], dict[str, object]]:
+        size = SIZES["tiny" if tiny else name]
+        model, batch, loss = _made(size)
+        middle = size.layers // 2
+        weight = model.blocks[middle].attention.W_Q
+        problem, block = hl.problem(model, batch, loss), f"layer{middle}.attn.q"
+        op, hvps = hl.hessian(problem, block), hl.hessian(problem, block, method="hvp")
+        A, M = _KeptGraph(model, batch, loss, weight), _signs(op.shape[1], VECTORS).T.contiguous()
+        runs = {
+            "ours": Scaled(lambda: op @ M),
+            "ours, by HVPs alone": Scaled(lambda: hvps @ M),
+            "kept graph, one by one": Scaled(lambda: _eight(A, False)),
+            "kept graph, 8 at once": Scaled(lambda: _eight(A, True)),
+            GRADIENT: Scaled(lambda: gradient(model, batch, loss, weight)),
+        }
+        return runs, _sizes(size, VECTORS)
+
+    return setting
+
+
 _ESTIMATORS: dict[str, tuple[Callable[[hl.operators.Operator], object], int, dict[str, Callable]]] = {
     "eigenvalue": (lambda op: hl.eigenvalues(op, rtol=RTOL), 21, {"kept graph and eigsh": _eigsh}),
     "trace": (
@@ -185,6 +218,39 @@ _ESTIMATORS: dict[str, tuple[Callable[[hl.operators.Operator], object], int, dic
     "density": (lambda op: hl.density(op, 2, 50, method="lanczos"), 100, {"kept graph, Lanczos by hand": _lanczos}),
 }
 """By question: how it is asked here, HVPs that it takes about, and peers."""
+
+
+def one_norm(rtol: float | None) -> Setting:
+    """The norm of the query block of the last layer, from a new problem: unasked, or to a tolerance."""
+
+    def setting(tiny: bool) -> tuple[dict[str, Scaled], dict[str, object]]:
+        size = SIZES["tiny" if tiny else "deep"]
+        model, batch, loss = _made(size)
+        weight = model.blocks[-1].attention.W_Q
+        problem, name = hl.problem(model, batch, loss), f"layer{size.layers - 1}.attn.q"
+        V = _signs(weight.numel(), PROBES)
+        wanted = None if rtol is None else _probes_for(_KeptGraph(model, batch, loss, weight), rtol)
+
+        def sampled() -> Tensor:
+            A = _KeptGraph(model, batch, loss, weight)
+            return torch.stack([A(v).square().sum() for v in V]).mean().sqrt()
+
+        scale = 1.0 if wanted is None else wanted / PROBES
+        label = f"kept graph, {PROBES} probes" if wanted is None else f"kept graph, probes to {rtol:.0%}"
+        runs = {
+            "ours": Scaled(lambda: hl.block_norms(replace(problem), [name], ("full",), rtol=rtol)),
+            label: Scaled(sampled, scale),
+            GRADIENT: Scaled(lambda: gradient(model, batch, loss, weight)),
+        }
+        return runs, _sizes(size, 1) | ({} if wanted is None else {"probes of the peer": round(wanted)})
+
+    return setting
+
+
+def _probes_for(A: _KeptGraph, rtol: float) -> float:
+    """Probes after which the 95 % interval of a norm is `rtol` wide to either side, from the spread of 60."""
+    squares = torch.stack([A(v).square().sum() for v in _signs(A.size, 60)]).double()
+    return float((NormalDist().inv_cdf(0.975) * squares.std() / squares.mean() / 2 / rtol) ** 2)
 
 
 def settings() -> Iterator[tuple[str, str, Setting, float]]:
@@ -198,3 +264,7 @@ def settings() -> Iterator[tuple[str, str, Setting, float]]:
     ):
         for name in ("small", "toy"):
             yield f"{question}_{name}", f"{title}, {name} model", estimator(question, name), 1.0
+    for name in ("tiny", "small", "toy"):
+        yield f"vectors_{name}", f"An operator that is there times eight vectors, {name} model", repeated(name), 1.0
+    yield "one_norm", "One norm in the last layer of twelve, no accuracy asked for", one_norm(None), 1 / 1.3
+    yield "one_norm_interval", "The same to 5 %", one_norm(INTERVAL), 1 / 1.3

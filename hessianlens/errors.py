@@ -29,6 +29,7 @@ class Refusal:
     Attributes:
         reason: In a few words, for the user; empty where the question was not meant for whoever refuses.
         at_this_price: Whether a higher limit would change the answer.
+        hvps: The least HVPs that it would take, where a limit of HVPs is the reason.
 
     >>> str(Refusal("it is used in several places"))
     'it is used in several places'
@@ -36,6 +37,7 @@ class Refusal:
 
     reason: str
     at_this_price: bool = False
+    hvps: float = 0.0
 
     def __str__(self) -> str:
         return self.reason

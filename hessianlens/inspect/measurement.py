@@ -310,8 +310,6 @@ def _run_until(run: NormRun, deadline: Deadline, probes: int | None, rtol: float
             if run.sampled:
                 run.watch.begin(sum(min(probes, block.numel) for block in run.sampled), deadline)
             run.sample(probes)
-            if run.rtol is not None:
-                run.narrow()
         elif run.sampled:
             run.watch.begin(None, deadline)
             run.refine(deadline, rtol, probes)

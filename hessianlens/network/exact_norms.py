@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 
 from hessianlens.curvature import verify
@@ -76,6 +77,10 @@ RTOL = 0.01
 """Half the width of the interval of a sketch, over its norm, where nothing else is asked for."""
 
 Choices = list[tuple[Block, Choice]]
+
+
+def _not_worth_it(prices: Prices) -> str:
+    return f"{prices}; method='exact' asks for it"
 
 
 class ExactNorms:
@@ -219,15 +224,19 @@ class ExactNorms:
         answers: Choices = []
         sampled = {block.name: min(probes[block.name], block.numel) for block in blocks}
         attention = sum(sampled[block.name] for block in blocks if ".attn." in block.name)
-        together = affordable_hvps(self._planner.problem, attention) if self.method == "auto" else most_hvps(attention)
+        priced = self.method == "auto"
+        together = affordable_hvps(self._planner.problem, attention) if priced else most_hvps(attention)
+        most = affordable_hvps(self._planner.problem, sum(sampled.values())) if priced else math.inf
         for block in blocks:
-            limits = NO_LIMITS if self.forced else Limits(most_hvps(sampled[block.name]), shared_hvps=together)
+            own = min(most, most_hvps(sampled[block.name]))
+            limits = NO_LIMITS if self.forced else Limits(own, shared_hvps=together)
             if self.source is not None and block in self.covered:
                 self.why[block.name] = self.source.reason
                 continue
             found = self._planner.choose(Question(block, block, limits, norms_only=True))
             if isinstance(found, Refusal):
-                self.why[block.name] = found.reason
+                prices = Prices(found.hvps, sampled[block.name], at_least=True)
+                self.why[block.name] = _not_worth_it(prices) if priced and found.hvps else found.reason
             else:
                 answers.append((block, found))
         return self._worth(answers, sampled) if self.method == "auto" else answers
@@ -246,7 +255,7 @@ class ExactNorms:
             if prices.exact <= affordable_hvps(self._planner.problem, prices.sampled):
                 worth.extend(group)
             else:
-                self.why.update({block.name: f"{prices}; method='exact' asks for it" for block, _ in group})
+                self.why.update({block.name: _not_worth_it(prices) for block, _ in group})
         return worth
 
     def _solve(self, block: Block, choice: Choice, planned: ExactProgress | None) -> None:

@@ -146,7 +146,10 @@ class NormRun:
         return self._sampled
 
     def sample(self, probes: int) -> None:
-        """So many probes for every block without a closed form; all basis vectors where that is no more."""
+        """So many probes for every block without a closed form; all basis vectors where that is no more.
+
+        With a tolerance, the blocks of a layer get more of them, or are solved exactly, while its graph is there.
+        """
         together = [self._request(block, probes) for block in self._sampled if block.name in self._covered]
         if together:
             self.watch.step(f"{len(together)} blocks together")
@@ -155,23 +158,21 @@ class NormRun:
             self._verify(group)
             for _ in self._visit([self._request(block, probes) for block in group]):
                 pass
+            if self.rtol is not None:
+                self._narrow(group)
         self._graphs.release()
 
-    def narrow(self) -> None:
-        """Every sampled block with intervals wider than asked: exactly, or by more probes, whichever is cheaper."""
-        needed = {block.name: self._needed(block) - self.drawn(block) for block in self._sampled if self.drawn(block)}
-        wide = [block for block in self._sampled if needed.get(block.name, 0) > 0 and block.name not in self._covered]
+    def _narrow(self, group: Sequence[Block]) -> None:
+        """Blocks of a layer with intervals wider than asked: exactly, or by more probes, whichever is cheaper."""
+        needed = {block.name: self._needed(block) for block in group if self.drawn(block)}
+        wide = [block for block in group if needed.get(block.name, 0) > self.drawn(block)]
         if self._solver is not None and self.method == "auto" and wide:
-            self._solve(wide, needed)
-        for group in layer_groups(self._sampled):
-            asked = [(block, self._needed(block)) for block in group if self.drawn(block)]
-            requests = [self._request(block, count) for block, count in asked if count > self.drawn(block)]
-            if requests:
-                made = sum(request.stop - request.start for request in requests)
-                self.watch.begin(made, Deadline())
-                for _ in self._visit(requests):
-                    pass
-        self._graphs.release()
+            self._solve(wide, {block.name: needed[block.name] - self.drawn(block) for block in wide})
+        requests = [self._request(block, needed[block.name]) for block in wide if block in self._sampled]
+        if requests:
+            self.watch.extend(sum(request.stop - request.start for request in requests))
+            for _ in self._visit(requests):
+                pass
 
     def _needed(self, block: Block) -> int:
         """Probes in all for an interval of the width asked for, in every part."""

@@ -255,8 +255,6 @@ def block_norms(
             ensure_fits_in_memory(problem, run.sampled, probes, len(parts))
             watch.begin(sum(min(probes, block.numel) for block in run.sampled), Deadline())
             run.sample(probes)
-            if rtol is not None:
-                run.narrow()
         watch.end()
     return BlockNorms(run.found, run.why)
 

@@ -110,8 +110,11 @@ class Planner:
             refusals.append(cost)
         # The most general route comes last, and what it says first.
         *special, general = refusals
-        reasons = [general.reason, *(r.reason for r in special if r.reason and general.reason not in r.reason)]
-        return Refusal("; ".join(dict.fromkeys(reasons)), any(refusal.at_this_price for refusal in refusals))
+        others = [r for r in special if not (r.at_this_price and general.at_this_price)]
+        reasons = [general.reason, *(r.reason for r in others if r.reason and general.reason not in r.reason)]
+        at_this_price = any(refusal.at_this_price for refusal in refusals)
+        hvps = general.hvps + certificate_hvps if general.hvps else 0.0
+        return Refusal("; ".join(dict.fromkeys(reasons)), at_this_price, hvps)
 
     def closed_form(self, blocks: Sequence[Block], limits: Limits) -> ExactAttention | Refusal:
         """The closed form of the last attention layer, if it is asked for and affordable."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 _KEY_WORDS = {
     "asked for": ("was asked for",),
-    "too expensive": ("above the limit", "would hold"),
+    "too expensive": ("above the limit", "would hold", "asks for it"),
     "refused": (
         "does not fit",
         "enters the network through",

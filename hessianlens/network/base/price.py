@@ -19,15 +19,21 @@ class Prices:
         exact: HVPs that they take exactly.
         sampled: HVPs that they take from probes.
         answers: How many there are.
+        at_least: Whether exact answers may take more.
+
+    >>> print(Prices(257, 20, at_least=True))
+    exact takes at least 257 HVPs, sampling 20
     """
 
     exact: float
     sampled: float
     answers: int = 1
+    at_least: bool = False
 
     def __str__(self) -> str:
         blocks = f" for {self.answers} blocks" if self.answers > 1 else ""
-        return f"exact takes {_hvps(self.exact)}{blocks}, sampling {self.sampled:.0f}"
+        exact = f"{'at least ' if self.at_least else ''}{_hvps(self.exact)}"
+        return f"exact takes {exact}{blocks}, sampling {self.sampled:.0f}"
 
 
 def _hvps(count: float) -> str:

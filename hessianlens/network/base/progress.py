@@ -66,6 +66,9 @@ class Watch:
     def begin(self, products: float | None, deadline: Deadline) -> None:
         """Work begins: so many products are planned, or all that can be made before the deadline."""
 
+    def extend(self, products: float) -> None:
+        """So many more products turn out to be needed."""
+
     def step(self, title: str) -> None:
         """What comes next."""
 
@@ -94,6 +97,12 @@ class BarWatch(Watch):
         """The bar fills with the products planned, or with the time given."""
         self._deadline = deadline
         self.bar.update(self._task, total=products if deadline.seconds is None else deadline.seconds, completed=0)
+
+    def extend(self, products: float) -> None:
+        """The bar becomes longer."""
+        total = self.bar.tasks[self._task].total
+        if self._deadline.seconds is None and total is not None:
+            self.bar.update(self._task, total=total + products)
 
     def step(self, title: str) -> None:
         """The title stands before the bar."""

@@ -55,7 +55,7 @@ class LastAttentionRoute:
             blocks: What is asked for.
             limits: The most that it may cost.
         """
-        asked = [block for block in blocks if "attn." in block.name and self.maps.may_act_alone(block)]
+        asked = [block for block in blocks if "attn." in block.name and self.maps.stands_last(block)]
         if not asked:
             return NOT_LAST_ATTENTION
         cost, free = closed_form_cost(self.problem, asked), available_bytes(self.problem.device)
@@ -63,7 +63,7 @@ class LastAttentionRoute:
             return Refusal(f"its closed form needs {readable(cost.held_bytes)}, and {readable(free)} are free")
         if cost.products > limits.shared_hvps and not self._known:
             return too_many_hvps(cost.products, limits.shared_hvps)
-        return self.located
+        return self.located if any(map(self.maps.may_act_alone, asked)) else NOT_LAST_ATTENTION
 
     @property
     def _known(self) -> bool:

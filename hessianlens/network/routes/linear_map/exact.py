@@ -128,6 +128,10 @@ class LinearMaps:
         """Whether what a block feeds may be seen by the loss position by position."""
         return self.planner.may_act_alone(block)
 
+    def stands_last(self, block: Block) -> bool:
+        """The same by names alone, without a forward pass."""
+        return self.planner.stands_last(block)
+
     @contextmanager
     def together(self, blocks: Sequence[Block]) -> Iterator[None]:
         """A scope in which some blocks share one graph, because many pairs of them are asked for."""

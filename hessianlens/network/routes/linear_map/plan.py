@@ -93,7 +93,7 @@ def looked_up(pieces: Sequence[Piece]) -> bool:
 def too_many_hvps(needed: float, limit: float, more: str = "") -> Refusal:
     """The refusal of a block that needs more HVPs than the limit; a higher one would change it."""
     reason = f"exact needs {needed:.0f} {more}HVPs, above the limit of {limit:.0f}; method='exact' allows it"
-    return Refusal(reason, at_this_price=True)
+    return Refusal(reason, at_this_price=True, hvps=needed)
 
 
 class LinearMapPlanner:
@@ -183,9 +183,13 @@ class LinearMapPlanner:
 
     def may_act_alone(self, block: Block) -> bool:
         """Attention couples what comes before it, so that only the last layer is worth a trial."""
-        layer, attention = layer_of(block.name), self._attentions
-        if attention and isinstance(pieces := self.pieces(block), list) and looked_up(pieces):
+        if not self.stands_last(block):
             return False
+        return not (self._attentions and isinstance(pieces := self.pieces(block), list) and looked_up(pieces))
+
+    def stands_last(self, block: Block) -> bool:
+        """The same by names alone, without a forward pass."""
+        layer, attention = layer_of(block.name), self._attentions
         if layer is None or not attention:
             return True
         stack = layer.rstrip("0123456789")
