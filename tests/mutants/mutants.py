@@ -224,8 +224,8 @@ MUTANTS = (
     Mutant(
         "targets that are ignored count",
         "losses",
-        "weight = factor * counted.to(F.dtype)[..., None]",
-        "weight = factor * torch.ones_like(counted, dtype=F.dtype)[..., None]",
+        "weight = factor * counted.to(F.dtype)",
+        "weight = factor * torch.ones_like(counted, dtype=F.dtype)",
     ),
     Mutant(
         "a mean cross-entropy divides by all targets",
