@@ -43,6 +43,7 @@ EXTRAS = {
     "wandb": ("wandb",),
     "cluster": ("dask", "distributed"),
     "curvlinops": ("curvlinops-for-pytorch",),
+    "docs": ("sphinx", "furo", "myst-parser", "sphinx-gallery"),
 }
 """Extras, and the packages that show whether one is installed."""
 PURPOSES = {
@@ -54,6 +55,7 @@ PURPOSES = {
     "wandb": "Weights & Biases",
     "cluster": "experiments on a Dask cluster",
     "curvlinops": "op.to_curvlinops()",
+    "docs": "building the site",
 }
 """What an extra is for."""
 AGREEMENT = 1e-3
@@ -113,7 +115,7 @@ def resources() -> dict[str, str]:
     return {
         "memory": f"{readable(free)} free of {readable(total)}",
         "threads": f"{torch.get_num_threads()} of {os.cpu_count()} cores; one is enough for small models",
-        "attention kernels": f"{', '.join(kernels)}; all but math have no second derivative and are replaced meanwhile",
+        "attention kernels": f"{', '.join(kernels)}; only math has a second derivative, and replaces the others for it",
     }
 
 

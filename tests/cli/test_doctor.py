@@ -41,7 +41,7 @@ def test_it_says_how_to_get_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_extras_are_those_of_the_project() -> None:
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    assert set(self_check.EXTRAS) == set(self_check.PURPOSES) == set(declared) - {"lab", "docs"}
+    assert set(self_check.EXTRAS) == set(self_check.PURPOSES) == set(declared) - {"lab"}
 
 
 def test_what_differs_from_the_cpu_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
