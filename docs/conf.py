@@ -84,6 +84,7 @@ html_theme = "furo"
 html_title = f"hessianlens {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_search_scorer = str(DOCS / "search_scorer.js")
 html_show_sphinx = False
 html_copy_source = False
 html_theme_options = {

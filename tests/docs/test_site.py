@@ -13,6 +13,8 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 import hessianlens as hl
+from tests.browser import CHROMIUM, DRIVER
+from tests.docs.test_search import unanswered
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -24,7 +26,7 @@ EXAMPLES = sorted(file.stem for file in (ROOT / "examples").glob("plot_*.py"))
 
 @pytest.mark.long
 @pytest.mark.timeout(2400)
-def test_the_site_is_built_strictly_and_every_example_runs(tmp_path: Path) -> None:
+def test_the_site_is_built_strictly_and_every_example_runs(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """One test, so that the site is built once: warnings are errors, an example that raises too, nothing is fetched."""
     build = f"{NO_NETWORK}; from sphinx.cmd.build import main; import sys; sys.exit(main(sys.argv[1:]))"
     options = ["-W", "--keep-going", "-q", "-b", "html", "-E", "-d", str(tmp_path / "trees")]
@@ -45,6 +47,8 @@ def test_the_site_is_built_strictly_and_every_example_runs(tmp_path: Path) -> No
     assert examples_without_page(site) == []
     formulas_are_rendered(site)
     assert "hutchinson" in (site / "searchindex.js").read_text(encoding="utf-8").lower()
+    if CHROMIUM and DRIVER:
+        assert unanswered(request.getfixturevalue("page"), site) == {}
 
 
 class Page(HTMLParser):

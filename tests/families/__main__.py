@@ -60,6 +60,9 @@ def table(walk: dict[str, Any]) -> str:
     built = [row for row in rows if not row["not_built"]]
     refused = [row for row in built if row["refused"]]
     lines = [
+        *("---", "myst:", "  html_meta:"),
+        "    keywords: supported, models, model, families, architectures, gpt, 2, llama, qwen, bert, gemma, hugging, face",
+        *("---", ""),
         "# Model types of transformers",
         "",
         f"Every text class of the auto-mappings of transformers {walk['transformers']}, built small and compared with",
