@@ -61,7 +61,7 @@ def table(walk: dict[str, Any]) -> str:
     refused = [row for row in built if row["refused"]]
     lines = [
         *("---", "myst:", "  html_meta:"),
-        "    keywords: supported, models, model, families, architectures, gpt, 2, llama, qwen, bert, gemma, hugging, face",
+        "    keywords: supported, models, families, architectures, gpt, llama, qwen, bert, gemma, hugging, face",
         *("---", ""),
         "# Model types of transformers",
         "",
