@@ -9,6 +9,7 @@ from pathlib import Path
 DOCS = Path(__file__).resolve().parent
 sys.path[:0] = [str(DOCS.parent), str(DOCS)]
 
+from docutils import nodes  # noqa: E402
 from generate import write_pages  # noqa: E402
 from sphinx_gallery.sorting import ExplicitOrder  # noqa: E402
 from sphinxcontrib import katex  # noqa: E402
@@ -57,6 +58,19 @@ napoleon_use_ivar = True
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 copybutton_only_copy_prompt_lines = False
+
+
+def without_trailing_lines(app: object, document: nodes.document) -> None:
+    """Code blocks end with their last line: the blank line before a closing fence is for doctest alone."""
+    for block in document.findall(nodes.literal_block):
+        block.rawsource = block.astext().rstrip()  # Sphinx highlights a block only where both are the same
+        block.children = [nodes.Text(block.rawsource)]
+
+
+def setup(app) -> None:
+    """What Sphinx calls."""
+    app.connect("doctree-read", without_trailing_lines)
+
 
 # --- Gallery
 ORDER = """tour softmax_sigmoid own_module exact_estimated gpt2_heads llama spectrum block_pairs kronecker_fit

@@ -29,7 +29,13 @@ def write(folder: Path) -> None:
     if missing or grouped - {*hl.__all__}:
         raise ValueError(f"docs/generate/names.py: no subject for {missing}, or gone: {grouped - {*hl.__all__}}")
     pages: list[str] = []
-    lines = ["Library", "=======", "", "The names of ``import hessianlens as hl``, then the modules below it.", ""]
+    lines = [
+        "Python API",
+        "==========",
+        "",
+        "The names of ``import hessianlens as hl``, then the modules below it.",
+        "",
+    ]
     for subject, names in SUBJECTS.items():
         lines += _section(subject, [f"hessianlens.{name}" for name in names.split()], pages, folder)
     top = {id(getattr(hl, name)) for name in grouped}
