@@ -29,7 +29,7 @@ _EXAMPLES = """[bold]Examples[/bold]
 
 [cyan]hessianlens claims --document C --verdict fails[/cyan]
 
-[cyan]hessianlens claims --seed 700[/cyan]    whether a verdict hangs on the draws
+[cyan]hessianlens claims --seed 700[/cyan]    whether a verdict depends on the seed
 
 [cyan]hessianlens claims C23 --plot pictures[/cyan]    also draw it
 
@@ -67,7 +67,7 @@ def judge_claims(
     backend: Backend = "local",
     address: Address = None,
 ) -> None:
-    """Test what the documents say and compare the verdicts with the recorded ones.
+    """Test claims about attention, and compare the verdicts with the recorded ones.
 
     Every verdict is saved as it is found; the same command resumes an interrupted run.
     Exit code 1 if a verdict differs from the recorded one, or a check fails.

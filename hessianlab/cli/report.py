@@ -47,7 +47,7 @@ def write_report(
 ) -> None:
     """Reproduce every figure, test every claim, and write two self-contained pages.
 
-    index.html is a story of ten minutes with scenes to move, labbook.html has everything.
+    index.html is a story of ten minutes with interactive scenes, labbook.html has everything.
     Every finished cell is saved immediately; the same command resumes an interrupted run.
     """
     with errors_as_exit_codes(f"what was measured is kept in {store}; run the same command again to continue."):

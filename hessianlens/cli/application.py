@@ -36,7 +36,7 @@ EXAMPLES = """[bold]Examples[/bold]
 
 [cyan]hessianlens layer[/cyan]    a page about one attention layer, into layer/index.html
 
-[cyan]hessianlens explore[/cyan]    move a small layer and see its exact Hessian follow, in the browser"""
+[cyan]hessianlens explore[/cyan]    the exact Hessian of a small layer, interactive, in the browser"""
 
 
 def _version(asked: bool) -> None:

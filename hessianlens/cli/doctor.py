@@ -16,7 +16,7 @@ _EXAMPLES = """[bold]Examples[/bold]
 
 [cyan]hessianlens doctor[/cyan]    versions, memory, devices, extras, and a check on the CPU
 
-[cyan]hessianlens doctor --gpu --json[/cyan]    the same on the first GPU, to be sent back"""
+[cyan]hessianlens doctor --gpu --json[/cyan]    the same on the first GPU, for a bug report"""
 
 
 @app.command(name="doctor", epilog=_EXAMPLES)

@@ -113,8 +113,8 @@ def inspect_model(
     """Measure the curvature of a model, block by block.
 
     One row per block: norms of the Hessian H, of the Gauss-Newton matrix G
-    and of the rest, and the block's scale beside the others.
-    Ctrl-C keeps what is done.
+    and of their difference, and the block's scale relative to the others.
+    Ctrl-C ends it and keeps what is done.
     """
     _measure(**locals())
 
@@ -144,7 +144,7 @@ def compare_models(
     """Compare the curvature of two models or checkpoints, block by block.
 
     Differences of norms with 95 % intervals, from the same probe vectors.
-    Files are about the second model, pages about the change. With --budget,
+    CSV and JSON files describe the second model, pages the change. With --budget,
     each model has that time.
     """
     given = locals()

@@ -106,8 +106,8 @@ def show_layer(
 ) -> None:
     """Write the page of a random attention layer: its exact Hessian, checked against autograd.
 
-    One self-contained file, as `H.page()` writes it: blocks, spectra, eigenvalue pairs and attention; before them how
-    closed form, Hessian-vector products and dense autograd agree, and how the blocks grow with the tokens.
+    One self-contained file: agreement of closed form, HVPs and dense autograd, growth with the tokens' scale, then
+    blocks, spectra, eigenvalue pairs and attention, as `H.page()` draws them.
     """
     with errors_as_exit_codes("the page is either complete or as it was before."):
         from hessianlens.files import check_directory

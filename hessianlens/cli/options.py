@@ -19,7 +19,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON o
 # What a model is measured on, and how.
 
 DataFile = Annotated[
-    Path | None, typer.Option(help=".pt, .npy, .jsonl or .txt; without it random data, which the output says.")
+    Path | None, typer.Option(help=".pt, .npy, .jsonl or .txt; default: random data, and the output says so.")
 ]
 
 Dtype = Annotated[str, typer.Option(help="float32 or float64.", autocompletion=completion.dtypes)]
@@ -131,6 +131,7 @@ class RenamedOptions(TyperCommand):
         "--per-head": "--also heads",
         "--pairs": "--also pairs",
         "--forecast": "--dry-run",
+        "--tol": "--rtol",
     }
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -27,9 +27,9 @@ def write_scenes(
     ] = None,
     opens: Annotated[bool, typer.Option("--open/--no-open", help="Open the file in a browser.")] = True,
 ) -> None:
-    """Write the page on which the exact Hessian of a small layer can be moved and seen, and open it.
+    """Open interactive pictures of a small layer's exact Hessian in the browser.
 
-    One self-contained file: it computes in the browser and asks for nothing from elsewhere.
+    One self-contained file: it computes in the browser and loads nothing from the network.
     """
     with errors_as_exit_codes("no page was written."):
         from hessianlens.explorer import SCENES, page

@@ -37,7 +37,7 @@ def show_softmax(
     ] = "softmax",
     as_json: AsJson = False,
 ) -> None:
-    """Show what attention makes of one row of scores.
+    """Show the attention weights of one row of scores.
 
     Weights, entropy and gradient of several activations side by side, and where each number format overflows.
     """

@@ -51,7 +51,7 @@ _COLUMNS = {
 
 @app.command(name="watch", epilog=_EXAMPLES, cls=RenamedOptions)
 def watch_checkpoints(
-    checkpoints: Annotated[list[str], typer.Argument(help="Folders with saved models, each with its step.")],
+    checkpoints: Annotated[list[str], typer.Argument(help="Folders of saved models, such as runs/checkpoint-500.")],
     data: DataFile = None,
     blocks: Annotated[
         list[str] | None,
@@ -63,13 +63,13 @@ def watch_checkpoints(
     out: Annotated[
         list[str] | None,
         typer.Option(
-            help="Write FILE.html: a page with the timelines; FILE.csv: a table; FILE.jsonl: every record at once, not "
-            "measured again. May be repeated."
+            help="Write FILE.html: a page with the timelines; FILE.csv: a table; FILE.jsonl: every record as it is "
+            "made, from which a later run continues. May be repeated."
         ),
     ] = None,
     probes: Annotated[int, typer.Option(help="Probe vectors for trace, norm and negative share.")] = 4,
     steps: Annotated[int, typer.Option(help="Lanczos steps per probe vector.")] = 6,
-    tol: Annotated[float, typer.Option(help="Relative residual of the largest eigenvalue.")] = 0.05,
+    rtol: Annotated[float, typer.Option(help="Relative residual of the largest eigenvalue.")] = 0.05,
     seed: Annotated[int, typer.Option(help="Seed of probe vectors and random data.")] = 0,
     lr: Annotated[
         float | None,
@@ -113,7 +113,7 @@ def watch_checkpoints(
         asked = check_quantities(split_words(quantities))
         if lr is not None:
             check_number("lr", lr, 0.0, strictly=True)
-        effort = make_effort(probes, steps, tol, seed=seed)
+        effort = make_effort(probes, steps, rtol, seed=seed)
         with waiting("Loading the libraries"):
             from hessianlens.monitor.checkpoints import CheckpointRun
             from hessianlens.monitor.records import RecordFile
