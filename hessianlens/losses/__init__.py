@@ -10,10 +10,11 @@ from hessianlens.losses.curvature_forms import (
     ScalarCurvature,
     TokenCurvature,
     UncoupledCurvature,
-    as_curvature,
 )
+from hessianlens.losses.curvature_input import as_curvature
 from hessianlens.losses.custom import CustomLoss
 from hessianlens.losses.fused_cross_entropy import linear_cross_entropy
+from hessianlens.losses.softmax_curvature import SoftmaxCurvature
 from hessianlens.losses.square import SquareLoss
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "LowRankTokenCurvature",
     "OutputCurvature",
     "ScalarCurvature",
+    "SoftmaxCurvature",
     "SquareLoss",
     "TokenCurvature",
     "UncoupledCurvature",

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from hessianlens.checks import check_dense, check_finite
 from hessianlens.errors import InputError, expect
-from hessianlens.losses.curvature_forms import OutputCurvature, as_curvature
+from hessianlens.losses.curvature_forms import OutputCurvature
+from hessianlens.losses.curvature_input import as_curvature
 
 
 @dataclass(frozen=True, eq=False)

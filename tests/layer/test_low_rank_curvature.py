@@ -10,7 +10,7 @@ from torch import Tensor
 
 import hessianlens as hl
 from hessianlens.layer import expansion, scores
-from hessianlens.losses import LowRankCoupledCurvature, LowRankTokenCurvature, OutputCurvature
+from hessianlens.losses import LowRankCoupledCurvature, LowRankTokenCurvature, OutputCurvature, SoftmaxCurvature
 from hessianlens.losses.curvature_forms import FactoredTokenCurvature
 from tests.oracles.layers import assert_witnesses_agree
 from tests.oracles.properties import (
@@ -81,11 +81,20 @@ def _coupled() -> tuple[OutputCurvature, Tensor]:
     return LowRankCoupledCurvature(R), R.flatten(1, 2) @ R.flatten(1, 2).mT
 
 
+def _probabilities() -> tuple[OutputCurvature, Tensor]:
+    """Of a cross-entropy at the layer's outputs."""
+    weight = torch.zeros(2, LENGTH, dtype=DOUBLE)
+    weight[:, SEEN] = randn(2, len(SEEN), seed=13).abs()
+    curvature = SoftmaxCurvature(weight, randn(2, LENGTH, OUTPUT, seed=14).softmax(-1))
+    return curvature, _by_token(curvature.matrices)
+
+
 CURVATURES: dict[str, Callable[[], tuple[OutputCurvature, Tensor]]] = {
     "low rank, kept": lambda: _low_rank(1),
     "low rank, multiplied out": lambda: _low_rank(3),
     "factored": _factored,
     "low rank, coupled": _coupled,
+    "probabilities": _probabilities,
 }
 
 
