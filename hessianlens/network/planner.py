@@ -20,7 +20,7 @@ from hessianlens.memory import lacks_memory
 from hessianlens.network.base.all_data import on_all_data
 from hessianlens.network.base.question import Cost, Limits, Norms, Question, Route, probe_vectors
 from hessianlens.network.certificate import Certificate, impossible_norm
-from hessianlens.network.routes import LastAttentionRoute, LinearMapRoute, ReadoutRoute, ZeroRoute
+from hessianlens.network.routes import LastAttentionRoute, LinearMapRoute, ReadoutRoute, SeveralUsesRoute, ZeroRoute
 from hessianlens.network.routes.last_attention import ExactAttention
 from hessianlens.network.routes.linear_map import LinearMaps
 from hessianlens.operators import StructuredOperator
@@ -83,7 +83,7 @@ class Planner:
     def routes(self) -> tuple[Route, ...]:
         """All routes, cheapest first."""
         zero, readout = ZeroRoute(self.problem, self.attention), ReadoutRoute(self.problem, self.maps)
-        return readout, zero, self.attention, self.linear_map
+        return readout, zero, self.attention, SeveralUsesRoute(self.problem, self.maps), self.linear_map
 
     @cached_property
     def certificate(self) -> Certificate:
@@ -108,8 +108,8 @@ class Planner:
                 cost = replace(cost, certificate_hvps=certificate_hvps)
                 return Choice(question, route, cost, self._disagreements_of(question))
             refusals.append(cost)
-        # The most general route comes last, and what it says first.
-        *special, general = refusals
+        # The most general route comes last, and what it says first, where it says anything.
+        *special, general = [refusal for refusal in refusals if refusal.reason] or refusals[-1:]
         others = [r for r in special if not (r.at_this_price and general.at_this_price)]
         reasons = [general.reason, *(r.reason for r in others if r.reason and general.reason not in r.reason)]
         at_this_price = any(refusal.at_this_price for refusal in refusals)

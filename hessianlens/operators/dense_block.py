@@ -83,13 +83,15 @@ def _on_diagonal(entries: Tensor, identity: Factor, others: Sequence[Factor], co
 
 
 def _row_vector_last(factors: Sequence[Factor], coefficient: float, room: int) -> Tensor | None:
-    """The product with one factor, that carries a single row axis and no column axis, contracted last."""
+    """The product with one factor, the only one with a row axis and without a column axis, contracted last."""
     for place, factor in enumerate(factors):
         own = [x for x in factor.indices if x in _AXES]
         if len(own) != 1 or own[0] not in ROW_AXES or factor.tensor is None:
             continue
         summed = "".join(x for x in factor.indices if x not in own)
         others = [*factors[:place], *factors[place + 1 :]]
+        if any(own[0] in other.indices for other in others):
+            continue
         rest = "".join(x for x in _AXES if x not in own)
         sizes = index_sizes(others)
         if not set(summed) <= set(sizes) or prod(sizes[x] for x in summed + rest) > room:

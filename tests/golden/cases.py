@@ -155,7 +155,7 @@ def _exact_norms(problem: Any, asked: list[str]) -> Record:
 
 
 def tied_norms() -> Record:
-    """Norms of an embedding that is the unembedding too: it has no closed form."""
+    """Norms of an embedding that is the unembedding too, a sum over pairs of its uses."""
     problem = problem_of("GPT-2")
     found = hl.block_norms(problem, ["embed"], probes=2)
     return {"auto": norms(found, reasons=True), "exact": _exact_norms(problem, ["embed"])}

@@ -15,6 +15,7 @@ from hessianlens.network.planner import planner_of
 from hessianlens.network.routes.linear_map import LinearMapPlan, LinearMaps, backpropagation, batch_graph, plan
 from hessianlens.network.routes.linear_map.batch_graph import record_uses
 from hessianlens.network.routes.linear_map.norms import downstream_elementwise, weight_off_diagonal
+from hessianlens.network.routes.linear_map.plan import IN_SEVERAL_PLACES
 from hessianlens.operators import BlockGrid
 from hessianlens.problems import Block, Problem
 from tests.curvature import networks
@@ -27,7 +28,7 @@ from tests.variants import randn
 LOOKUPS = ("embed.patch",)
 """Blocks that enter otherwise."""
 TIED = {name: ("embed",) for name in ("GPT-2", "BERT, masked", "T5", "nanoGPT")}
-"""Blocks that enter in several places, by model: they have no closed form."""
+"""Blocks that enter in several places, by model: their block is a sum over pairs of these."""
 ANY = float("inf")
 
 
@@ -36,7 +37,13 @@ def agreement(maps: LinearMaps, name: str, most: float = ANY) -> int:
     problem, dense, pairs_seen = maps.problem, dense_of(name), 0
     for block in TIED.get(name, ()):
         tied = problem.blocks[block]
-        assert maps.plan(tied, tied, most).reason == "it is used in several places"
+        assert maps.plan(tied, tied, most) is IN_SEVERAL_PLACES
+        for part, key in PARTS.items():
+            expected = dense.block(key, block, block)
+            found = {"full": hl.hessian, "ggn": hl.ggn, "functional": hl.functional}[part](
+                problem, block, method="exact"
+            )
+            assert float((found.to_dense() - expected).norm()) <= CASES[name].relative * float(expected.norm())
     names = [block for block in CASES[name].blocks if block not in (*LOOKUPS, *TIED.get(name, ()))]
     for row in names:
         for column in names:
@@ -320,11 +327,11 @@ def test_uses_are_told_apart() -> None:
     data = (torch.randn(2, 4, 3), torch.zeros(2, 4, dtype=torch.int64))
     problem: Problem = hl.problem(Odd(), data, "cross_entropy")
     record = record_uses(problem, problem.data[0])
-    assert record.only_use("twice").reason == "it is used in several places"
-    assert record.only_use("cut").reason == "it enters the network through __getitem__"
-    assert record.only_use("nothing").reason == "it was not seen to enter through a linear map"
-    kinds = {name: record.only_use(name).kind for name in ("gain", "turned", "bias")}
-    assert kinds == {"gain": Kind.GAIN, "turned": Kind.OUT_IN, "bias": Kind.SHIFT}
+    assert record.of("cut").reason == "it enters the network through __getitem__"
+    assert record.of("nothing").reason == "it was not seen to enter through a linear map"
+    kinds = {name: [use.kind for use in record.of(name)] for name in ("twice", "gain", "turned", "bias")}
+    once = {"gain": [Kind.GAIN], "turned": [Kind.OUT_IN], "bias": [Kind.SHIFT]}
+    assert kinds == {"twice": [Kind.IN_OUT, Kind.IN_OUT], **once}
     for block in ("gain", "turned", "bias"):
         op = hl.hessian(problem, block, method="exact")
         products = hl.hessian(problem, block, method="hvp") @ torch.eye(op.shape[1])

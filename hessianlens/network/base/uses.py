@@ -73,14 +73,17 @@ class ParameterUses:
     uses: list[Use] = field(default_factory=list)
     unknown: dict[str, str] = field(default_factory=dict)
 
-    def only_use(self, parameter: str) -> Use | Refusal:
-        """The only use of a parameter; a refusal where there are none or several."""
+    def of(self, parameter: str) -> list[Use] | Refusal:
+        """Every use of a parameter, in order; a refusal where there is none, or one that is no linear map."""
         found = [use for use in self.uses if use.parameter == parameter]
         if parameter in self.unknown:
             return Refusal(f"it enters the network through {self.unknown[parameter]}")
-        if len(found) != 1:
-            return Refusal("it is used in several places" if found else "it was not seen to enter through a linear map")
-        return found[0]
+        return found or Refusal("it was not seen to enter through a linear map")
+
+    def input(self, use: Use) -> Tensor | None:
+        """What a parameter is multiplied with at a use that another run has shown too; None for a shift."""
+        (own,) = (one for one in self.uses if (one.parameter, one.site) == (use.parameter, use.site))
+        return own.inputs
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,7 +2,8 @@
 
 `plan` says how a block is found and what that costs; `batch_graph` has graphs with deltas at the maps, and the second
 derivatives between the outputs of two of them; `exact` makes blocks of these as sums over positions, and `norms` their
-norms, some rows after the other. Short cuts: `readout`, a last map under a cross-entropy; `backpropagation`, its
+norms, some rows after the other; `terms` writes them down, and `several_uses` adds up pairs of uses of a parameter that
+enters more than once. Short cuts: `readout`, a last map under a cross-entropy; `backpropagation`, its
 curvature brought to the maps before it through what lies between them (`steps`). `route` is what the planner asks.
 """
 

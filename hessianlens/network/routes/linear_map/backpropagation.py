@@ -21,7 +21,13 @@ from torch import Tensor
 
 from hessianlens.memory import available_bytes
 from hessianlens.network.base.uses import Kind, Use
-from hessianlens.network.routes.linear_map.batch_graph import Graphs, SiteCurvature, site_curvatures
+from hessianlens.network.routes.linear_map.batch_graph import (
+    Column,
+    Graphs,
+    InputMotion,
+    SiteCurvature,
+    site_curvatures,
+)
 from hessianlens.network.routes.linear_map.plan import KEPT_BYTES, LinearMapPlan
 from hessianlens.network.routes.linear_map.readout import Readout
 from hessianlens.network.routes.linear_map.steps import EntryByEntry, FollowingSteps, Form, MapStep, downstream_steps
@@ -286,12 +292,23 @@ class Curvatures:
     ) -> None:
         self._graphs, self._last_site, self._tick = graphs, last_site, tick
         self._backpropagated = BackpropagatedCurvature(problem)
-        self._known: dict[tuple[object, ...], SiteCurvature] = {}
+        self._known: dict[tuple[object, ...], SiteCurvature | InputMotion] = {}
 
     def between(self, plan: LinearMapPlan, number: int) -> SiteCurvature:
         """Between what the two maps of a plan put out, at a batch."""
         if (passed := self._from_last_map(plan, number)) is not None:
             return passed
+        found = self._known_or_found(plan, number)
+        assert isinstance(found, SiteCurvature)
+        return found
+
+    def motion(self, plan: LinearMapPlan, number: int) -> InputMotion:
+        """How the inputs of the last map move with what the row of a plan puts out, at a batch."""
+        found = self._known_or_found(plan, number)
+        assert isinstance(found, InputMotion)
+        return found
+
+    def _known_or_found(self, plan: LinearMapPlan, number: int) -> SiteCurvature | InputMotion:
         if (key := _key(plan, number)) not in self._known:
             self.find([plan], number)
         return self._known[key]
@@ -299,11 +316,18 @@ class Curvatures:
     def find(self, plans: Sequence[LinearMapPlan], number: int) -> None:
         """The curvature of plans with the same row, from the same products."""
         row, groups = plans[0].row[number], plans[0].groups[number][0]
-        missing = {key: plan for plan in plans if (key := _key(plan, number)) not in self._known}
+        needed = [plan for plan in plans if not plan.same_site or self._from_last_map(plan, number) is None]
+        missing = {key: plan for plan in needed if (key := _key(plan, number)) not in self._known}
         if not missing:
             return
-        columns = [(plan.column[number], plan.groups[number][1]) for plan in missing.values()]
-        hooked = self._graphs.hooked_batch(number, (row, *(column for column, _ in columns)), plans[0].products)
+        columns = [
+            Column(
+                plan.column[number], plan.groups[number][1], self._graphs.readout(number) if plan.reads_out else None
+            )
+            for plan in missing.values()
+        ]
+        pieces = (row, *(column.piece for column in columns if column.readout is None))
+        hooked = self._graphs.hooked_batch(number, pieces, plans[0].products)
         found = site_curvatures(hooked, row, groups, columns, self._tick)
         size = sum(one.held_bytes for one in found)
         while self._known and size + self._held() > KEPT_BYTES:
@@ -340,4 +364,9 @@ def _key(plan: LinearMapPlan, number: int) -> tuple[object, ...]:
     """What the curvature between two maps is known by."""
     row, column = plan.row[number], plan.column[number]
     sides = [(piece.use.site, tuple(piece.features.tolist())) for piece in (row, column)]
-    return number, *sides, () if plan.same_site else (column.use.parameter, tuple(column.inputs.tolist()))
+    return (
+        number,
+        plan.reads_out,
+        *sides,
+        () if plan.same_site else (column.use.parameter, tuple(column.inputs.tolist())),
+    )

@@ -55,10 +55,10 @@ class HookedBatch:
         self._record = hooks.record
         return outputs if self.readout is None else self.readout.inputs(hooks.record)
 
-    def inputs(self, parameter: str) -> Tensor | None:
+    def inputs(self, use: Use) -> Tensor | None:
         """What a parameter is multiplied with, ``[position, feature]``, on the graph; None for a shift."""
-        (use,) = (use for use in self._record.uses if use.parameter == parameter)
-        return None if use.inputs is None else use.inputs.reshape(-1, use.inputs.shape[-1])
+        found = self._record.input(use)
+        return None if found is None else found.reshape(-1, found.shape[-1])
 
     def slope(self, site: int) -> Tensor:
         """The gradient of the loss there, ``[position, feature]``."""
@@ -225,44 +225,100 @@ class SiteCurvature:
         return sum(tensor.numel() * tensor.element_size() for tensor in found)
 
 
+@dataclass(frozen=True, eq=False)
+class InputMotion:
+    """How the inputs of the last map move with what a map before it puts out.
+
+    Attributes:
+        moved: ``[group, member, feature, other member, input]``; None where they do not.
+    """
+
+    moved: Tensor | None
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory of its tensor."""
+        return 0 if self.moved is None else self.moved.numel() * self.moved.element_size()
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """What indexes the columns of a curvature.
+
+    Attributes:
+        piece: The piece of a map.
+        grouping: Groups of its positions.
+        readout: The last map of the network, where the motion of its inputs is all that is needed.
+    """
+
+    piece: Piece
+    grouping: Grouping
+    readout: Readout | None = None
+
+
 def site_curvatures(
-    hooked: HookedBatch, row: Piece, rows: Grouping, others: Sequence[tuple[Piece, Grouping]], tick: Callable[[], None]
-) -> list[SiteCurvature]:
+    hooked: HookedBatch, row: Piece, rows: Grouping, columns: Sequence[Column], tick: Callable[[], None]
+) -> list[SiteCurvature | InputMotion]:
     """One product for every member and feature of the row, in all groups and for all columns at once.
 
     Args:
         hooked: A batch, with deltas at all sites.
         row: The piece that indexes the rows.
         rows: Its groups.
-        others: The pieces that index columns, with their groups, as many.
+        columns: What indexes the columns, any number of times.
         tick: Is called after every product.
     """
-    sites = list(dict.fromkeys(column.use.site for column, _ in others))
-    made = [_Columns(hooked, row, rows, column, columns) for column, columns in others]
+    sites = list(dict.fromkeys(column.piece.use.site for column in columns if column.readout is None))
+    made = [
+        _Columns(hooked, row, rows, one) if one.readout is None else _Inputs(hooked, row, rows, one) for one in columns
+    ]
     for member, place, tangent in hooked.tangents(row.use.site, row.features, rows):
-        products = hooked.products_at(row.use.site, tangent, sites)
+        products = hooked.products_at(row.use.site, tangent, sites) if sites else {}
         for one in made:
-            one.take(member, place, tangent, products[one.column.use.site])
+            one.take(member, place, tangent, products)
         tick()
     return [one.found() for one in made]
+
+
+class _Inputs:
+    """The motion of the last map's inputs, as it comes in."""
+
+    def __init__(self, hooked: HookedBatch, row: Piece, rows: Grouping, column: Column) -> None:
+        assert column.readout is not None
+        value = hooked.inputs(column.readout.use)
+        assert value is not None
+        self._hooked, self._site, self._value, self._columns = hooked, row.use.site, value, column.grouping
+        shape = (rows.groups, rows.members, len(row.features), column.grouping.members, value.shape[-1])
+        self._moved, self._moves = value.new_zeros(shape), False
+
+    def take(self, member: int, place: int, tangent: Tensor, _: Mapping[int, tuple[Tensor, Tensor]]) -> None:
+        """What one tangent moves."""
+        change = self._hooked.jvp(self._site, tangent, self._value)
+        if change is not None:
+            self._moved[:, member, place] = self._columns.arrange(change)
+            self._moves = True
+
+    def found(self) -> InputMotion:
+        """All of it."""
+        return InputMotion(self._moved.detach() if self._moves else None)
 
 
 class _Columns:
     """The curvature between two sites, as it comes in."""
 
-    def __init__(self, hooked: HookedBatch, row: Piece, rows: Grouping, column: Piece, columns: Grouping) -> None:
-        like = hooked.slope(row.use.site)
+    def __init__(self, hooked: HookedBatch, row: Piece, rows: Grouping, other: Column) -> None:
+        like, column, columns = hooked.slope(row.use.site), other.piece, other.grouping
         shape = (rows.groups, rows.members, len(row.features), columns.members)
         self.column, self._columns, self._hooked, self._site = column, columns, hooked, row.use.site
         self._parts = [like.new_empty(*shape, len(column.features)) for _ in range(2)]
-        self._inputs = hooked.inputs(column.use.parameter) if row.use.site != column.use.site else None
+        self._inputs = hooked.inputs(column.use) if row.use.site != column.use.site else None
         self._kept = column.inputs if column.use.kind is not Kind.GAIN else column.features
         self._moved = None if self._inputs is None else like.new_zeros(*shape, len(self._kept))
         self._moves = False
 
-    def take(self, member: int, place: int, tangent: Tensor, products: Sequence[Tensor]) -> None:
+    def take(self, member: int, place: int, tangent: Tensor, products: Mapping[int, tuple[Tensor, Tensor]]) -> None:
         """The products with one tangent."""
-        for target, found in zip(self._parts, products, strict=True):
+        for target, found in zip(self._parts, products[self.column.use.site], strict=True):
             target[:, member, place] = self._columns.arrange(found)[..., self.column.features]
         if self._moved is not None and self._inputs is not None:
             change = self._hooked.jvp(self._site, tangent, self._inputs)
@@ -300,7 +356,7 @@ def grouping_of(
 
 def _moves_no_groups(hooked: HookedBatch, row: Piece, rows: Grouping, column: Piece, columns: Grouping) -> bool:
     """Whether the column's inputs at a group move with the row's outputs in the same group only."""
-    inputs = hooked.inputs(column.use.parameter)
+    inputs = hooked.inputs(column.use)
     if inputs is None:
         return True
     like = hooked.slope(row.use.site)

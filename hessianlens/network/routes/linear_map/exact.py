@@ -23,10 +23,9 @@ from torch import Tensor
 
 from hessianlens.errors import Refusal
 from hessianlens.network.base.question import Norms, probe_vectors
-from hessianlens.network.base.recognition import Grouping
-from hessianlens.network.base.uses import Kind, Piece
+from hessianlens.network.base.uses import Piece
 from hessianlens.network.routes.linear_map.backpropagation import Curvatures
-from hessianlens.network.routes.linear_map.batch_graph import Graphs, HookedBatch, SiteCurvature
+from hessianlens.network.routes.linear_map.batch_graph import Graphs, SiteCurvature
 from hessianlens.network.routes.linear_map.norms import (
     RowPanel,
     downstream_elementwise,
@@ -37,68 +36,9 @@ from hessianlens.network.routes.linear_map.norms import (
 )
 from hessianlens.network.routes.linear_map.plan import BEHIND_BYTES, KEPT_BYTES, LinearMapPlan, LinearMapPlanner
 from hessianlens.network.routes.linear_map.readout import Readout, readout_norm
-from hessianlens.operators import ArrangedGrid, BlockGrid, Factor, StructuredOperator, Term, TokenSum
+from hessianlens.network.routes.linear_map.terms import terms_between, terms_of_outputs, terms_with_outputs
+from hessianlens.operators import ArrangedGrid, BlockGrid, StructuredOperator, Term, TokenSum
 from hessianlens.problems import Block, Problem
-
-
-def sides_of(hooked: HookedBatch, piece: Piece, grouping: Grouping) -> tuple[Tensor | None, Tensor | None]:
-    """The inputs of a weight, and those of a gain; ``[group, member, feature]`` both."""
-    if piece.use.kind is Kind.LOOK_UP:
-        return grouping.arrange(piece.one_hot(hooked.problem.dtype)), None
-    inputs = hooked.inputs(piece.use.parameter)
-    if inputs is None:
-        return None, None
-    arranged = grouping.arrange(inputs.detach())
-    if piece.use.kind is Kind.GAIN:
-        return None, arranged[..., piece.features]
-    return arranged[..., piece.inputs], None
-
-
-def curvature_term(matrix: Tensor, p: Tensor | None, q: Tensor | None) -> Term:
-    """``sum p[n,l,a] q[n,m,c] C[n,l,b,m,d]``; without p or q the sum over their members is taken at once."""
-    letters = "nlbmd"
-    if p is None:
-        matrix, letters = matrix.sum(letters.index("l")), letters.replace("l", "")
-    if q is None:
-        matrix, letters = matrix.sum(letters.index("m")), letters.replace("m", "")
-    if p is None and q is None:
-        matrix, letters = matrix.sum(0), letters.replace("n", "")
-    return _term(Factor("C", letters, matrix), p, q, matrix)
-
-
-def _term(found: Factor, p: Tensor | None, q: Tensor | None, like: Tensor) -> Term:
-    one = torch.ones(1, dtype=like.dtype, device=like.device)
-    sides = (
-        Factor("1", "a", one) if p is None else Factor("x", "nla", p),
-        Factor("1", "c", one) if q is None else Factor("x", "nmc", q),
-    )
-    return _squeezed(Term(1.0, (*sides, found)))
-
-
-def gradient_term(moved: Tensor, p: Tensor | None, slope: Tensor, gain: bool) -> Term:
-    """``sum p[n,l,a] (da[n,m,c] / dz[n,l,b]) g[n,m,d]``; a gain has ``c = d``, and an axis of one in its place."""
-    if gain:
-        return curvature_term(moved * slope[:, None, None], p, None)
-    one = torch.ones(1, dtype=slope.dtype, device=slope.device)
-    if p is None:
-        factors = (Factor("1", "a", one), Factor("J", "nbmc", moved.sum(1)), Factor("g", "nmd", slope))
-    else:
-        factors = (Factor("x", "nla", p), Factor("J", "nlbmc", moved), Factor("g", "nmd", slope))
-    return _squeezed(Term(1.0, factors))
-
-
-def _squeezed(term: Term) -> Term:
-    """The same without sums over a single member."""
-    sizes = {letter: size for f in term.factors for letter, size in zip(f.indices, f.shape, strict=True)}
-    single = [letter for letter in "lm" if sizes.get(letter) == 1]
-    factors = []
-    for factor in term.factors:
-        tensor, indices = factor.tensor, factor.indices
-        for letter in single:
-            if letter in indices and tensor is not None:
-                tensor, indices = tensor.squeeze(indices.index(letter)), indices.replace(letter, "")
-        factors.append(Factor(factor.name, indices, tensor))
-    return Term(term.coefficient, tuple(factors))
 
 
 class LinearMaps:
@@ -203,28 +143,27 @@ class LinearMaps:
 
     def _sum(self, part: str, plan: LinearMapPlan) -> TokenSum:
         """Inputs by outputs of the row's map, against those of the column's."""
-        terms = [term for number in range(len(plan.groups)) for term in self._terms(part, plan, number)]
-        return TokenSum(terms, plan.row[0].shape, plan.column[0].shape, self.problem.dtype, self.problem.device)
+        return TokenSum(
+            self.terms(part, plan), plan.row[0].shape, plan.column[0].shape, self.problem.dtype, self.problem.device
+        )
+
+    def terms(self, part: str, plan: LinearMapPlan) -> list[Term]:
+        """The summands of the block between two pieces, inputs by outputs of each, rows first in the network."""
+        return [term for number in range(len(plan.groups)) for term in self._terms(part, plan, number)]
 
     def _terms(self, part: str, plan: LinearMapPlan, number: int) -> list[Term]:
         row, column = plan.row[number], plan.column[number]
-        rows, columns = plan.groups[number]
+        if plan.reads_out:
+            readout = self.graphs.readout(number)
+            assert readout is not None
+            if plan.row_reads_out:
+                return terms_of_outputs(part, readout, row, column)
+            motion = self._curvatures.motion(plan, number)
+            hooked = self.graphs.hooked_batch(number, (row,), plan.products)
+            return terms_with_outputs(part, readout, hooked, plan.sides(number), motion)
         found = self._curvatures.between(plan, number)
         hooked = self.graphs.hooked_batch(number, (row, column), plan.products)
-        matrix = found.ggn + found.functional if part == "full" else getattr(found, part)
-        with torch.no_grad():
-            p, row_gain = sides_of(hooked, row, rows)
-            q, column_gain = sides_of(hooked, column, columns)
-            if row_gain is not None:
-                matrix = matrix * row_gain[..., None, None]
-            if column_gain is not None:
-                matrix = matrix * column_gain[:, None, None]
-            terms = [curvature_term(matrix, p, q)]
-            if part != "ggn" and found.moved is not None:
-                slope = columns.arrange(hooked.slope(column.use.site))[..., column.features]
-                moved = found.moved if row_gain is None else found.moved * row_gain[..., None, None]
-                terms.append(gradient_term(moved, p, slope, gain=column.use.kind is Kind.GAIN))
-        return terms
+        return terms_between(part, found, hooked, plan.sides(number))
 
     def norms(self, plan: LinearMapPlan, parts: Sequence[str]) -> Norms:
         """Exact norms of parts, of a map's weight and bias together; in strips where no two positions are coupled."""
@@ -250,13 +189,18 @@ class LinearMaps:
             {part: operator._matmat([probes])[0] for part, operator in operators.items()},
         )
 
-    def share(self, plans: Sequence[LinearMapPlan]) -> Iterator[list[int]]:
-        """Numbers of plans whose rows are the same, one group after the other, with the curvature that they share."""
-        for several in _by_row(plans):
+    def share(self, plans: Sequence[LinearMapPlan], with_themselves: bool = False) -> Iterator[list[int]]:
+        """Numbers of plans whose rows are the same, one group after the other, with the curvature that they share.
+
+        Args:
+            plans: The plans.
+            with_themselves: Whether the curvature of maps with themselves is among it; norms may not need it at once.
+        """
+        for several in by_row(plans):
             for number in range(len(plans[0].groups)):
-                apart = [plans[k] for k in several if not plans[k].same_site]
-                if apart:
-                    self._curvatures.find(apart, number)
+                chosen = [plans[k] for k in several if with_themselves or not plans[k].same_site]
+                if found := [plan for plan in chosen if not plan.row_reads_out]:
+                    self._curvatures.find(found, number)
             yield several
 
     def _strips(self, plan: LinearMapPlan) -> Iterator[RowPanel]:
@@ -290,7 +234,7 @@ class LinearMaps:
         return [one for one in each if torch.equal(one.features, piece.features)]
 
 
-def _by_row(plans: Sequence[LinearMapPlan]) -> Iterator[list[int]]:
+def by_row(plans: Sequence[LinearMapPlan]) -> Iterator[list[int]]:
     """Numbers of plans with the same row and the same groups, as many as may be held together."""
     alike: dict[tuple[object, ...], list[int]] = {}
     for k, plan in enumerate(plans):

@@ -102,7 +102,7 @@ class _Matvecs:
     """The matrix times some vectors, from the strips that its norm comes from: ``C_n u_n`` at every position."""
 
     def __init__(self, hooked: HookedBatch, piece: Piece, vectors: Tensor) -> None:
-        inputs = hooked.inputs(piece.use.parameter)
+        inputs = hooked.inputs(piece.use)
         self._piece, self._inputs, self._products = piece, None, dict[str, Tensor]()
         if inputs is not None:
             self._inputs = inputs.detach()[:, piece.inputs if piece.weighs else piece.features]
@@ -139,7 +139,7 @@ class _Weight:
     """``|sum_n a_n a_n^T (x) C_n|^2`` from Gram matrices of strips."""
 
     def __init__(self, hooked: HookedBatch, piece: Piece) -> None:
-        inputs = hooked.inputs(piece.use.parameter)
+        inputs = hooked.inputs(piece.use)
         assert inputs is not None
         a = inputs.detach()[:, piece.inputs].double()
         self._weights = (a @ a.T).square()
@@ -156,7 +156,7 @@ class _Vector:
     """``|sum_n diag(a_n) C_n diag(a_n)|^2`` of a gain, or the same without a, of a bias."""
 
     def __init__(self, hooked: HookedBatch, piece: Piece) -> None:
-        inputs = hooked.inputs(piece.use.parameter)
+        inputs = hooked.inputs(piece.use)
         self._gains = None if inputs is None else inputs.detach()[:, piece.features]
         self._squares: dict[str, float] = {}
 

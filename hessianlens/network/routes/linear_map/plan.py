@@ -37,6 +37,7 @@ class LinearMapPlan:
         products: Products that it takes, each over all of the data.
         held_bytes: What it holds.
         turned: Whether rows and columns are exchanged in the end: here the rows come first in the network.
+        reads_out: Whether the columns are those of the network's last map, whose curvature the loss alone determines.
     """
 
     row: tuple[Piece, ...]
@@ -45,6 +46,16 @@ class LinearMapPlan:
     products: int
     held_bytes: int
     turned: bool = False
+    reads_out: bool = False
+
+    @property
+    def row_reads_out(self) -> bool:
+        """Whether rows and columns are both those of the last map, its weight or its bias."""
+        return self.reads_out and self.products == 0
+
+    def sides(self, number: int) -> tuple[tuple[Piece, Grouping], tuple[Piece, Grouping]]:
+        """The pieces of rows and columns with the groups of their positions, at a batch."""
+        return (self.row[number], self.groups[number][0]), (self.column[number], self.groups[number][1])
 
     @property
     def same_site(self) -> bool:
@@ -94,6 +105,10 @@ def too_many_hvps(needed: float, limit: float, more: str = "") -> Refusal:
     """The refusal of a block that needs more HVPs than the limit; a higher one would change it."""
     reason = f"exact needs {needed:.0f} {more}HVPs, above the limit of {limit:.0f}; method='exact' allows it"
     return Refusal(reason, at_this_price=True, hvps=needed)
+
+
+IN_SEVERAL_PLACES = Refusal("it is used in several places")
+"""The refusal of a block whose parameter enters more than once: another route adds up the pairs of its uses."""
 
 
 class LinearMapPlanner:
@@ -146,13 +161,34 @@ class LinearMapPlanner:
         if _comes_later(rows[0], columns[0]):
             other = self.plan(column, row, most_products)
             return other if isinstance(other, Refusal) else replace(other, turned=True)
+        return self._between(rows, columns, most_products)
+
+    def between(self, rows: list[Piece], columns: list[Piece], most_products: float) -> LinearMapPlan | Refusal:
+        """The same between two uses of blocks, each as its pieces at each batch; the last map in closed form."""
+        if _comes_later(rows[0], columns[0]):
+            other = self.between(columns, rows, most_products)
+            return other if isinstance(other, Refusal) else replace(other, turned=True)
+        readouts = [self._graphs.readout(number) for number in range(len(columns))]
+        if not all(one is not None and one.makes_outputs(p) for one, p in zip(readouts, columns, strict=True)):
+            return self._between(rows, columns, most_products)
+        if not all(one is not None and one.makes_outputs(p) for one, p in zip(readouts, rows, strict=True)):
+            found = self._between(rows, columns, most_products, reads_out=True)
+            return found if isinstance(found, Refusal) else replace(found, reads_out=True)
+        whole = tuple(Grouping(1, _numbers(piece.use)) for piece in columns)
+        held = sum(2 * len(one.chances) * one.chances.shape[1] for one in readouts if one is not None)
+        pairs = tuple((one, one) for one in whole)
+        return LinearMapPlan(tuple(rows), tuple(columns), pairs, 0, held * self.problem.dtype.itemsize, reads_out=True)
+
+    def _between(
+        self, rows: list[Piece], columns: list[Piece], most_products: float, reads_out: bool = False
+    ) -> LinearMapPlan | Refusal:
         chosen: list[tuple[Grouping, Grouping]] = []
         for number, (first, second) in enumerate(zip(rows, columns, strict=True)):
             sequences = max(1, sequences_of(self.problem.data[number]))
             options = [list(groupings(piece.use.outputs, sequences)) for piece in (first, second)]
             if looked_up(rows) or looked_up(columns):  # positions are embedded once for all sequences
                 options = [_with_whole_batch(found) for found in options]
-            if not self.may_act_alone(row) or not self.may_act_alone(column):
+            if not self._may_act_alone(rows) or not self._may_act_alone(columns):
                 options = [[one for one in side if one.members > 1 or one.groups == sequences] for side in options]
             affordable = [one for one in options[0] if one.members * len(first.features) <= most_products]
             if not options[0]:
@@ -168,7 +204,8 @@ class LinearMapPlanner:
                 return Refusal("the loss couples its outputs across the sequences of a batch")
             chosen.append(found)
         products = max(g.members * len(p.features) for (g, _), p in zip(chosen, rows, strict=True))
-        return LinearMapPlan(tuple(rows), tuple(columns), tuple(chosen), products, self._bytes(rows, columns, chosen))
+        held = self._bytes(rows, columns, chosen, reads_out)
+        return LinearMapPlan(tuple(rows), tuple(columns), tuple(chosen), products, held)
 
     def _grouping(
         self, number: int, pieces: tuple[Piece, Piece], rows: list[Grouping], columns: list[Grouping]
@@ -185,7 +222,11 @@ class LinearMapPlanner:
         """Attention couples what comes before it, so that only the last layer is worth a trial."""
         if not self.stands_last(block):
             return False
-        return not (self._attentions and isinstance(pieces := self.pieces(block), list) and looked_up(pieces))
+        pieces = self.pieces(block) if self._attentions else IN_SEVERAL_PLACES
+        return isinstance(pieces, Refusal) or not looked_up(pieces)
+
+    def _may_act_alone(self, pieces: Sequence[Piece]) -> bool:
+        return not (self._attentions and looked_up(pieces)) and self.stands_last(pieces[0].block)
 
     def stands_last(self, block: Block) -> bool:
         """The same by names alone, without a forward pass."""
@@ -201,12 +242,19 @@ class LinearMapPlanner:
         return [name for name in self.problem.blocks if ".attn." in name]
 
     def _bytes(
-        self, rows: Sequence[Piece], columns: Sequence[Piece], chosen: Sequence[tuple[Grouping, Grouping]]
+        self,
+        rows: Sequence[Piece],
+        columns: Sequence[Piece],
+        chosen: Sequence[tuple[Grouping, Grouping]],
+        reads_out: bool,
     ) -> int:
         total = 0
         for row, column, (first, second) in zip(rows, columns, chosen, strict=True):
             pairs = first.groups * first.members * second.members
             width = PARTS_HELD * len(column.features) + (len(column.inputs) if row.use.site != column.use.site else 0)
+            if reads_out:
+                width = len(column.inputs)
+                total += 2 * _numbers(column.use) * len(column.features)
             total += pairs * len(row.features) * width
         return total * self.problem.dtype.itemsize
 
@@ -217,25 +265,41 @@ class LinearMapPlanner:
 
     def pieces(self, block: Block) -> list[Piece] | Refusal:
         """A block as a piece of its map, at each batch; a refusal if it is none."""
-        uses, pieces = list[Use](), list[Piece]()
-        for record in self.records:
-            use = record.only_use(block.parameter)
-            if isinstance(use, Refusal):
-                return use
-            if len(use.outputs) < 2:
-                return Refusal("it is used outside of any sequence")
-            uses.append(use)
+        found = self.uses(block)
+        if isinstance(found, Refusal):
+            return found
+        return found[0] if len(found) == 1 else IN_SEVERAL_PLACES
+
+    def uses(self, block: Block) -> list[list[Piece]] | Refusal:
+        """A block as a piece of every map that its parameter enters through, in order, at each batch.
+
+        Rows of a table are those that are looked up anywhere, unless the table is multiplied with too.
+        """
+        by_batch = [record.of(block.parameter) for record in self.records]
+        refusals = [found for found in by_batch if isinstance(found, Refusal)]
+        if refusals:
+            return refusals[0]
+        given = [found for found in by_batch if not isinstance(found, Refusal)]
+        if any([use.kind for use in found] != [use.kind for use in given[0]] for found in given):
+            return Refusal("it is used in other places at another batch")
+        if any(len(use.outputs) < 2 for found in given for use in found):
+            return Refusal("it is used outside of any sequence")
         like = self.problem.params[block.parameter]
+        uses = [self._by_table(list(same), like) for same in zip(*given, strict=True)]
+        tokens = [use.rows.reshape(-1) for same in uses for use in same if use.rows is not None]
+        if all(same[0].kind is Kind.LOOK_UP for same in uses):
+            occurring = _distinct(torch.cat(tokens), like)
+        else:
+            occurring = torch.arange(len(like), device="cpu")
+        pieces = [[piece_of(block, use, like, occurring) for use in same] for same in uses]
+        if any(piece is None for same in pieces for piece in same):
+            return Refusal("it is not the weights from some inputs to some outputs of its map")
+        return [[piece for piece in same if piece is not None] for same in pieces]
+
+    def _by_table(self, uses: list[Use], like: Tensor) -> list[Use]:
         if self._attentions and all(use.rows is not None and len(like) < use.rows.shape[-1] for use in uses):
-            uses = [use.by_table(like) for use in uses]
-        tokens = [use.rows.reshape(-1) for use in uses if use.rows is not None]
-        occurring = _distinct(torch.cat(tokens), like) if tokens else None
-        for use in uses:
-            piece = piece_of(block, use, like, occurring)
-            if piece is None:
-                return Refusal("it is not the weights from some inputs to some outputs of its map")
-            pieces.append(piece)
-        return pieces
+            return [use.by_table(like) for use in uses]
+        return uses
 
     @cached_property
     def last_site(self) -> int:

@@ -24,7 +24,7 @@ from hessianlens.derivatives.difference import random_like
 from hessianlens.derivatives.graph import once_only
 from hessianlens.network.base.hooks import Hooks
 from hessianlens.network.base.recognition import close
-from hessianlens.network.base.uses import Kind, ParameterUses, Use
+from hessianlens.network.base.uses import Kind, ParameterUses, Piece, Use
 from hessianlens.problems import Batch, Problem
 
 _SLICE = 2048
@@ -98,9 +98,18 @@ class Readout:
 
     def inputs(self, record: ParameterUses) -> Tensor:
         """Y on the graph of a run."""
-        (use,) = (use for use in record.uses if use.parameter == self.use.parameter and use.site == self.use.site)
-        assert use.inputs is not None
-        return use.inputs
+        found = record.input(self.use)
+        assert found is not None
+        return found
+
+    def makes_outputs(self, piece: Piece) -> bool:
+        """Whether a piece is all of its weight or bias, whose products with inputs are the network's outputs."""
+        use = piece.use
+        if use.places is not None or not len(piece.features) == use.outputs[-1] == self.weight.shape[1]:
+            return False
+        if use.kind is Kind.SHIFT:
+            return use.parameter == self.shift and use.site >= self.use.site
+        return (use.parameter, use.site) == (self.use.parameter, self.use.site)
 
 
 class _Quadratic(torch.autograd.Function):

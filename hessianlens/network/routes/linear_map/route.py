@@ -15,10 +15,14 @@ from hessianlens.errors import Refusal
 from hessianlens.memory import SAFE_SHARE, available_bytes
 from hessianlens.network.base.question import Cost, Norms, Question, probe_vectors
 from hessianlens.network.routes.linear_map import LinearMapPlan, LinearMaps
+from hessianlens.network.routes.linear_map.plan import IN_SEVERAL_PLACES
 from hessianlens.network.routes.linear_map.readout import Readout
 from hessianlens.operators import StructuredOperator
 from hessianlens.problems import Block, Problem
 from hessianlens.sizes import readable
+
+NOT_ONE_USE = Refusal("")
+"""A parameter enters in several places, about which the sum over its uses has the last word."""
 
 
 class LinearMapRoute:
@@ -38,7 +42,7 @@ class LinearMapRoute:
         """One HVP per output feature of the row's map, and per position of a sequence where these are coupled."""
         plan = self.maps.plan(question.row, question.column, question.limits.hvps)
         if isinstance(plan, Refusal):
-            return plan
+            return NOT_ONE_USE if plan is IN_SEVERAL_PLACES else plan
         held = plan.norm_bytes if question.norms_only else plan.held_bytes
         free = available_bytes(self.problem.device)
         if held > SAFE_SHARE * free:
