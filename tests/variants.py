@@ -75,11 +75,25 @@ def _bias(length: int) -> Tensor:
     return bias
 
 
+def _window(length: int) -> Tensor:
+    """Each token sees itself and two others before it."""
+    apart = torch.arange(length)[:, None] - torch.arange(length)
+    return (apart >= 0) & (apart < 3)
+
+
+def _documents(length: int) -> Tensor:
+    """Two texts in one sequence, of which neither sees the other."""
+    document = torch.arange(length) >= length // 2
+    return document[:, None] == document
+
+
 MASKS = {
     "no mask": lambda length: {},
     "causal": lambda length: {"causal": True},
     "boolean mask with an empty row": lambda length: {"mask": _mask(length)},
     "causal with additive bias": lambda length: {"bias": _bias(length), "causal": True},
+    "sliding window": lambda length: {"mask": _window(length)},
+    "documents, causal": lambda length: {"mask": _documents(length), "causal": True},
 }
 
 
@@ -129,6 +143,28 @@ def layers() -> dict[str, object]:
                 self_attention(2, causal=True, temperature=0.7),
                 hl.SingleMatrixAttention(randn(4, 4, seed=7), randn(4, 3, seed=8), activation="relu_normalised"),
             ]
+        ),
+    }
+
+
+def recent_layers() -> dict[str, object]:
+    """Norms of queries and keys, sinks and gates, each by itself and together."""
+    gains = {"query_norm": query_key_norm(3, "rms", 11), "key_norm": query_key_norm(3, "layer", 12, shift=True)}
+    gates = {"gate": randn(WIDTH, OUTPUT, seed=13), "value_gate": randn(WIDTH, OUTPUT, seed=14)}
+    sink, wide = torch.tensor(0.3, dtype=DOUBLE), query_key_norm(4, "rms", 15)
+    return {
+        "norms of queries and keys": self_attention(3, causal=True, **gains),
+        "norms in front of rotary positions": rotary(query_norm=wide, key_norm=wide, causal=True),
+        "norms behind rotary positions": rotary(query_norm=wide, key_norm=wide, norm_behind_rotation=True),
+        "sink": self_attention(3, causal=True, sink=sink),
+        "softmax off by one": self_attention(3, sink=0.0),
+        "output gate": self_attention(3, gate=gates["gate"]),
+        "gated values": self_attention(3, causal=True, value_gate=gates["value_gate"]),
+        "one gate for a value": self_attention(
+            3, value_gate=hl.attention.ValueGate(randn(WIDTH, 1, seed=16), "silu"), mask=_window(LENGTH)
+        ),
+        "all of them": hl.MultiHeadAttention(
+            [self_attention(3, sink=sink, **gains, **gates), factored_values(**gates)]
         ),
     }
 

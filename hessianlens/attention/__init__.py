@@ -19,6 +19,7 @@ from hessianlens.attention.moments import (
 from hessianlens.attention.query_key_norm import QueryKeyNorm
 from hessianlens.attention.rotary import RotaryAttention, rotary_tables
 from hessianlens.attention.sdpa import scaled_dot_product_attention
+from hessianlens.attention.value_gate import ValueGate
 
 __all__ = [
     "Activation",
@@ -30,6 +31,7 @@ __all__ = [
     "RotaryAttention",
     "SelfAttention",
     "SingleMatrixAttention",
+    "ValueGate",
     "attention_entropy",
     "first_moment",
     "rotary_tables",

@@ -1,32 +1,25 @@
-"""One attention head: its options, its parameters, and how it is evaluated."""
+"""One attention head: its parameters, and how it is evaluated."""
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Container, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from hessianlens.attention.activations import Activation, ActivationLike, as_activation
-from hessianlens.attention.masks import Masking
+from hessianlens.attention.options import AttentionOptions
 from hessianlens.attention.query_key_norm import QueryKeyNorm
-from hessianlens.attention.sides import Side, normed_side, plain_side
+from hessianlens.attention.sides import Side
 from hessianlens.attention.state import HeadState, ScorePort, ValuePort
-from hessianlens.attention.token_maps import Rotation
+from hessianlens.attention.tokens import KeyTokens, as_batch, as_key_batch
+from hessianlens.attention.value_gate import GatedValues, ValueGate
 from hessianlens.checks import check_dense, check_same_kind, check_shape, check_tensor
 from hessianlens.display import DisplayableRows, Entries, Picture
-from hessianlens.errors import (
-    InputError,
-    check_flag,
-    check_number,
-    check_that,
-    expect,
-)
+from hessianlens.errors import InputError, check_number, check_that, expect
 
 if TYPE_CHECKING:
     from typing import Self
@@ -35,68 +28,11 @@ if TYPE_CHECKING:
 
 _SMALL = 2**15
 """Weights that are shown one by one."""
-
-
-@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class AttentionOptions:
-    """What the layers share beside their weights.
-
-    Args:
-        activation: A name from `attention.activations.ACTIVATIONS`, an `Activation`, or a function of a row.
-        causal: Token i sees tokens 0 .. i only.
-        mask: Boolean, (L, L) or (B, L, L), True where a token may attend; for S other tokens as keys (L, S), (B, L, S).
-        bias: Added to the scores, of the same shapes; minus infinity hides an entry.
-        temperature: Divides the scores.
-        sink: Logit of one more column of scores, which takes weight and has no value; any activation whose weights sum
-            to one. A number is a constant (0 is softmax off by one, ``exp(T_ij) / (1 + sum_l exp(T_il))``); a tensor
-            with one entry is a parameter, block ``sink``.
-        gate: Weight of an output gate, d x d_V or d x 1; a parameter, block ``gate``. What a token puts out is
-            multiplied with ``sigmoid(gate^T x_i)``, entry by entry or as a whole.
-    """
-
-    activation: ActivationLike = "softmax"
-    causal: bool = False
-    mask: Tensor | None = None
-    bias: Tensor | None = None
-    temperature: float = 1.0
-    sink: float | Tensor | None = None
-    gate: Tensor | None = None
-    _masking: Masking = field(init=False, repr=False)
-    _activation: Activation = field(init=False, repr=False)
-
-    def _prepare(self) -> None:
-        positive = isinstance(self.temperature, (int, float)) and 1e-100 <= self.temperature <= 1e100
-        check_that(positive, "temperature", self.temperature, "a positive number between 1e-100 and 1e100")
-        check_flag("causal", self.causal)
-        object.__setattr__(self, "_masking", Masking(self.causal, self.mask, self.bias))
-        object.__setattr__(self, "_activation", as_activation(self.activation))
-        expect(
-            self.sink is None or self._activation.fixed_sum,
-            f"sink: got one with {self._activation.name}, expected an activation whose weights sum to one, such as "
-            "softmax: in others a further column changes no weight.",
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class KeyTokens:
-    """Tokens that are looked at; a sink is one more, a row of zeros.
-
-    Attributes:
-        rows: ``[s, l, d]``.
-        ones: One for every token, zero for a sink, ``[s, l, 1]``.
-    """
-
-    rows: Tensor
-    ones: Tensor
-
-    @classmethod
-    def of(cls, X: Tensor, sink: bool) -> KeyTokens:
-        """The tokens X, with a row of zeros behind them if there is a sink."""
-        ones = X.new_ones(*X.shape[:2], 1)
-        if not sink:
-            return cls(X, ones)
-        below = (0, 0, 0, 1)
-        return cls(torch.nn.functional.pad(X, below), torch.nn.functional.pad(ones, below))
+NORMS = {"Q": "query_norm", "K": "key_norm"}
+"""Options that are norms, by the weight in front of them."""
+VALUES = "values"
+"""The name of the values where they stand in for the parameters that they are made of."""
+_NORMED = {"Q": "queries", "K": "keys"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,6 +74,8 @@ class AttentionHead(DisplayableRows, AttentionOptions, ABC):
             wide = self.gate.shape[1] != 1
             shape = (self.d_model, self.d_v if wide else 1)
             check_shape("gate", self.gate, shape, "the width of tokens, and that of the output or one")
+        if isinstance(self.value_gate, ValueGate):
+            self.value_gate.check_widths(self.d_kv, self.d_v)
         self._prepare()
 
     @property
@@ -147,6 +85,7 @@ class AttentionHead(DisplayableRows, AttentionOptions, ABC):
         for name, norm in self._norms.items():
             found |= {f"{own}_{name}": vector[None] for own, vector in norm.parameters.items()}
         found |= {"sink": self.sink.reshape(1, 1)} if isinstance(self.sink, Tensor) else {}
+        found |= {"value_gate": self.value_gate.weight} if isinstance(self.value_gate, ValueGate) else {}
         return found if self.gate is None else {**found, "gate": self.gate}
 
     @property
@@ -160,11 +99,13 @@ class AttentionHead(DisplayableRows, AttentionOptions, ABC):
         changes: dict[str, Any] = {f"W_{name}": parameters[name] for name in self.names if name in parameters}
         for name, norm in self._norms.items():
             found = {own: parameters[f"{own}_{name}"] for own in norm.parameters if f"{own}_{name}" in parameters}
-            changes[_NORMS[name]] = norm.with_parameters({own: row.reshape(-1) for own, row in found.items()})
+            changes[NORMS[name]] = norm.with_parameters({own: row.reshape(-1) for own, row in found.items()})
         if "sink" in parameters:
             changes["sink"] = parameters["sink"].reshape(())
         if "gate" in parameters:
             changes["gate"] = parameters["gate"]
+        if "value_gate" in parameters and isinstance(self.value_gate, ValueGate):
+            changes["value_gate"] = self.value_gate.with_weight(parameters["value_gate"])
         return replace(self, **changes)
 
     @property
@@ -183,6 +124,10 @@ class AttentionHead(DisplayableRows, AttentionOptions, ABC):
             expect(self.sink.numel() == 1, f"sink: got shape {tuple(self.sink.shape)}, expected one entry.")
         elif self.sink is not None:
             check_number("sink", self.sink)
+        if isinstance(self.value_gate, Tensor):
+            object.__setattr__(self, "value_gate", ValueGate(self.value_gate))
+        elif self.value_gate is not None and not isinstance(self.value_gate, ValueGate):
+            check_that(False, "value_gate", self.value_gate, "a ValueGate, its weight or None")
 
     @abstractmethod
     def _check_shapes(self) -> None: ...
@@ -236,7 +181,9 @@ class AttentionHead(DisplayableRows, AttentionOptions, ABC):
         ports, T, visible = self._with_sink(scores, *self._masked(scores.raw / scores.scale))
         A = self._activation.value(T, visible)
         value_ports, value_pair = self._value_ports(keys.rows, A)
-        V = self._value_map(keys.rows)
+        V, gated = self._value_map(keys.rows), self._gated(keys.rows)
+        if gated is not None:
+            V, value_ports, value_pair = gated.rows, {VALUES: gated.port(A)}, None
         state = HeadState(
             *(X, keys.rows, T, visible, A, V, scores.scale, self._activation),
             ports,
@@ -247,6 +194,16 @@ class AttentionHead(DisplayableRows, AttentionOptions, ABC):
         if scores.query_side is None or scores.key_side is None:
             return state
         return state.with_sides(scores.query_side, scores.key_side)
+
+    def gated_values(self, X: Tensor, X_kv: Tensor | None = None) -> GatedValues | None:
+        """How the values are made, if there is a gate in them; the head has one parameter `VALUES` in its place."""
+        return self._gated(self._key_tokens(X, X_kv).rows)
+
+    def _gated(self, rows: Tensor) -> GatedValues | None:
+        if not isinstance(self.value_gate, ValueGate):
+            return None
+        ports, pair = self._value_ports(rows, rows.new_zeros(len(rows), 0, rows.shape[1]))
+        return GatedValues(self.value_gate, rows, self._value_map(rows), ports, pair)
 
     def _masked(self, T: Tensor) -> tuple[Tensor, Tensor]:
         """Scores with the bias, and which of them take part; a sink always does."""
@@ -287,6 +244,7 @@ class AttentionHead(DisplayableRows, AttentionOptions, ABC):
         own += [f"{norm} of {_NORMED[name]}" for name, norm in self._norms.items()]
         own += [] if self.sink is None else [f"sink {float(self.sink):g}"]
         own += [] if self.gate is None else ["gated"]
+        own += [] if self.value_gate is None else [str(self.value_gate)]
         dtype = str(self.parameters[self.names[0]].dtype).removeprefix("torch.")
         return f"{type(self).__name__} {sizes}; {', '.join(own)}, {dtype}"
 
@@ -322,78 +280,6 @@ class AttentionHead(DisplayableRows, AttentionOptions, ABC):
         return out[0] if X.ndim == 2 else out
 
 
-_NORMS = {"Q": "query_norm", "K": "key_norm"}
-_NORMED = {"Q": "queries", "K": "keys"}
-
-
-@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class DualAttentionHead(AttentionHead):
-    """A head with a matrix for queries and one for keys, each perhaps with a norm behind it.
-
-    Args:
-        query_norm: Norm of the queries, a `QueryKeyNorm` or its kind.
-        key_norm: Norm of the keys.
-    """
-
-    query_norm: QueryKeyNorm | str | None = None
-    key_norm: QueryKeyNorm | str | None = None
-
-    @property
-    def _norms(self) -> dict[str, QueryKeyNorm]:
-        found = {name: getattr(self, option) for name, option in _NORMS.items()}
-        return {name: norm for name, norm in found.items() if norm is not None}
-
-    def _check_options(self) -> None:
-        super()._check_options()
-        for option in _NORMS.values():
-            norm = getattr(self, option)
-            if isinstance(norm, str):
-                object.__setattr__(self, option, QueryKeyNorm(norm))
-            else:
-                check_that(
-                    norm is None or isinstance(norm, QueryKeyNorm), option, norm, "a QueryKeyNorm, its kind or None"
-                )
-
-    def _prepare(self) -> None:
-        super()._prepare()
-        for name, norm in self._norms.items():
-            norm.check_width(_NORMS[name], self.parameters["Q"].shape[1])
-
-    def _side(self, name: str, keys: KeyTokens, rotation: Rotation | None, rotated_first: bool) -> Side:
-        norm, W = self._norms.get(name), self.parameters[name]
-        if norm is None:
-            return plain_side(name, keys.rows, W, rotation)
-        return normed_side(name, keys.rows, W, norm, keys.ones, rotation, rotated_first)
-
-    def _dual_scores(
-        self,
-        X: Tensor,
-        keys: KeyTokens,
-        rotations: tuple[Rotation | None, Rotation | None] = (None, None),
-        rotated_first: bool = False,
-    ) -> RawScores:
-        """Scores of a query and a key matrix, and how the two enter."""
-        W_Q, W_K = (self.parameters[name] for name in "QK")
-        q = self._side("Q", KeyTokens.of(X, sink=False), rotations[0], rotated_first)
-        k = self._side("K", keys, rotations[1], rotated_first)
-        others = {} if any(turn is not None for turn in (*q.maps.values(), *k.maps.values())) else {"Q": W_K, "K": W_Q}
-        queries = {
-            name: ScorePort(u, u_name(name), 0, k.rows, "k", query_turn=q.maps[name], other=others.get(name))
-            for name, u in q.inputs.items()
-        }
-        ports = queries | {
-            name: ScorePort(q.rows, "q", 1, u, u_name(name), key_turn=k.maps[name], other=others.get(name))
-            for name, u in k.inputs.items()
-        }
-        scale = self.temperature * math.sqrt(W_Q.shape[1])
-        return RawScores(q.rows @ k.rows.transpose(-1, -2), scale, ports, ("Q", "K"), q, k)
-
-
-def u_name(name: str) -> str:
-    """What a parameter is multiplied with, in print: tokens, or ones for gains and shifts."""
-    return "x" if name in _NORMS else "1"
-
-
 def weight_row(name: str, weight: Tensor) -> dict[str, Any]:
     """A weight in a table."""
     return {
@@ -410,18 +296,3 @@ def check_names(given: object, known: Container[object], hint: str) -> None:
         raise InputError(f"parameters: got {type(given).__name__}, expected a mapping from names to tensors; {hint}.")
     for name in given:
         expect(name in known, f"parameters: unknown name {name!r}; {hint}.")
-
-
-def as_batch(X: Tensor) -> Float[Tensor, "s l d"]:
-    """A checked batch of sequences, from (L, d) or (B, L, d)."""
-    checked = check_tensor("X", X, (2, 3))
-    return checked if checked.ndim == 3 else checked[None]
-
-
-def as_key_batch(X: Tensor, X_kv: object) -> Float[Tensor, "s l e"] | None:
-    """A checked batch of tokens for the keys, with a batch axis where X has one or not; None if there are none."""
-    if X_kv is None:
-        return None
-    checked = check_tensor("X_kv", X_kv, (2, 3))
-    expect(checked.ndim == X.ndim, f"X_kv: got {checked.ndim} axes, expected {X.ndim} as X.")
-    return checked if checked.ndim == 3 else checked[None]

@@ -11,15 +11,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from hessianlens.attention.head import (
-    AttentionHead,
-    DualAttentionHead,
-    KeyTokens,
-    RawScores,
-    check_names,
-    weight_row,
-)
+from hessianlens.attention.dual_head import DualAttentionHead
+from hessianlens.attention.head import AttentionHead, RawScores, check_names, weight_row
 from hessianlens.attention.state import ScorePort, ValuePort
+from hessianlens.attention.tokens import KeyTokens
 from hessianlens.checks import check_dtype, check_same_kind, check_shape
 from hessianlens.display import DisplayableRows, Grid, Picture
 from hessianlens.errors import InputError, check_choice, check_seed, check_that, check_whole, expect
@@ -28,7 +23,18 @@ from hessianlens.memory import ensure_fits
 if TYPE_CHECKING:
     from typing import Self
 
-_OPTIONS = ("activation", "causal", "mask", "bias", "temperature", "query_norm", "key_norm", "sink", "gate")
+_OPTIONS = (
+    "activation",
+    "causal",
+    "mask",
+    "bias",
+    "temperature",
+    "query_norm",
+    "key_norm",
+    "sink",
+    "gate",
+    "value_gate",
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -37,13 +43,15 @@ class SelfAttention(DualAttentionHead):
 
     With norms of queries and keys, ``T_ij = n(W_Q^T x_i) . n(W_K^T x_j) / (t sqrt(d_K))``; their gains are blocks
     ``gain_Q`` and ``gain_K``. With a sink, ``A_ij = exp(T_ij) / (exp(sink) + sum_l exp(T_il))``. With a gate,
-    ``F_i = sigmoid(gate^T x_i) * sum_j A_ij v_j``.
+    ``F_i = sigmoid(gate^T x_i) * sum_j A_ij v_j``; with a gate of the values
+    ``v_j = (W_V^T x_j) * f(value_gate^T x_j)``.
 
     Args:
         W_Q: Query weights, d x d_K.
         W_K: Key weights, d x d_K.
         W_V: Value weights, d x d_V.
-        activation: See `AttentionOptions`, as are `causal`, `mask`, `bias`, `temperature`, `sink` and `gate`.
+        activation: See `AttentionOptions`, as are `causal`, `mask`, `bias`, `temperature`, `sink`, `gate` and
+            `value_gate`.
         query_norm: Norm of the queries, a `QueryKeyNorm` or its kind, "rms" or "layer".
         key_norm: Norm of the keys.
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from hessianlens.attention.head import KeyTokens, RawScores
+from hessianlens.attention.head import RawScores
 from hessianlens.attention.layer import FactoredValueAttention
 from hessianlens.attention.token_maps import Rotation
+from hessianlens.attention.tokens import KeyTokens
 from hessianlens.checks import check_dtype, check_same_kind, check_shape, check_tensor
 from hessianlens.errors import check_number, check_whole, expect
 from hessianlens.memory import ensure_fits

@@ -15,9 +15,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from hessianlens.attention.activations import as_activation
-from hessianlens.attention.head import AttentionHead, KeyTokens, RawScores
+from hessianlens.attention.head import AttentionHead, RawScores
 from hessianlens.attention.layer import MultiHeadAttention
 from hessianlens.attention.state import HeadState, ValuePort
+from hessianlens.attention.tokens import KeyTokens
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from hessianlens.attention.head import AttentionHead, as_batch, as_key_batch
+from hessianlens.attention.head import AttentionHead
 from hessianlens.attention.layer import MultiHeadAttention
 from hessianlens.attention.side_by_side import SideBySideAttention
 from hessianlens.attention.state import HeadState
+from hessianlens.attention.tokens import as_batch, as_key_batch
+from hessianlens.attention.value_gate import GatedValues
 from hessianlens.checks import all_finite
 from hessianlens.errors import InputError, expect
 from hessianlens.layer.gated import GatedHessian, GatedOutput, gated_places, without_gates
+from hessianlens.layer.gated_values import ValueGatedHessian, with_values_as_parameters
 from hessianlens.layer.hessian import AttentionHessian
 from hessianlens.losses import Loss, LossDerivatives, OutputCurvature, given_derivatives
 from hessianlens.state_guard import restores_state
@@ -66,6 +69,7 @@ def attention_hessian(
         keys = None if keys is None else keys.detach().clone()
         gated = any(head.gate is not None for head in _heads(layer))
         heads = _evaluated(without_gates(layer) if gated else layer, batch, keys)
+        values = _gated_values(layer, batch, keys)
         F = _gates(layer, heads).output if gated else _output(layer, heads)
         _expect_finite("output", F)
         derivatives = _derivatives(loss, grad, curvature, F)
@@ -73,7 +77,7 @@ def attention_hessian(
         kept = derivatives.with_loss()
         if len(kept) < F.shape[1]:
             heads, derivatives = [head.at(kept) for head in heads], derivatives.at(kept)
-    return _assembled(layer, heads, derivatives)
+    return _assembled(layer, heads, derivatives, values)
 
 
 @restores_state
@@ -88,7 +92,8 @@ def hessian_at(layer: Layer, X: Tensor, positions: Tensor, derivatives: LossDeri
     """
     with torch.no_grad():
         heads = [head.at(positions) for head in _evaluated(layer, X)]
-    return _assembled(layer, heads, derivatives)
+        values = _gated_values(layer, X)
+    return _assembled(layer, heads, derivatives, values)
 
 
 def _evaluated(layer: Layer, batch: Tensor, keys: Tensor | None = None) -> list[HeadState]:
@@ -116,14 +121,40 @@ def _gates(layer: Layer, heads: Sequence[HeadState]) -> GatedOutput:
     return GatedOutput([state.output for state in heads[: len(own)]], each)
 
 
-def _assembled(layer: Layer, heads: Sequence[HeadState], derivatives: LossDerivatives) -> AttentionHessian:
+def _gated_values(layer: Layer, batch: Tensor, keys: Tensor | None = None) -> dict[int, GatedValues]:
+    """How values behind a gate of their own are made, by head."""
+    found = {h: head.gated_values(batch, keys) for h, head in enumerate(_heads(layer))}
+    return {h: values.apart() for h, values in found.items() if values is not None}
+
+
+def _assembled(
+    layer: Layer, heads: Sequence[HeadState], derivatives: LossDerivatives, values: Mapping[int, GatedValues]
+) -> AttentionHessian:
     shapes: dict[Name, tuple[int, int]] = {name: (w.shape[0], w.shape[1]) for name, w in layer.parameters.items()}
+    places = _places(layer)
+    if not values:
+        return _of_heads(layer, heads, derivatives, places, shapes)
+    by_values = _of_heads(layer, heads, derivatives, *with_values_as_parameters(places, shapes, values))
+    return ValueGatedHessian(places, shapes, by_values, values)
+
+
+def _places(layer: Layer) -> dict[Name, Place]:
+    if any(head.gate is not None for head in _heads(layer)):
+        return gated_places(layer)
+    return {name: (name[1], name[0]) if isinstance(name, tuple) else (0, str(name)) for name in layer.parameters}
+
+
+def _of_heads(
+    layer: Layer,
+    heads: Sequence[HeadState],
+    derivatives: LossDerivatives,
+    places: dict[Name, Place],
+    shapes: dict[Name, tuple[int, int]],
+) -> AttentionHessian:
+    """That of parameters of its heads, whose outputs a gate may multiply."""
     if any(head.gate is not None for head in _heads(layer)):
         side_by_side = without_gates(layer).outputs
-        return GatedHessian(gated_places(layer), shapes, heads, side_by_side, _gates(layer, heads), derivatives)
-    places: dict[Name, Place] = {
-        name: (name[1], name[0]) if isinstance(name, tuple) else (0, str(name)) for name in layer.parameters
-    }
+        return GatedHessian(places, shapes, heads, side_by_side, _gates(layer, heads), derivatives)
     outputs = layer.outputs if isinstance(layer, SideBySideAttention) else None
     return AttentionHessian(places, shapes, heads, derivatives, outputs)
 

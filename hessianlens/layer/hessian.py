@@ -95,7 +95,8 @@ class AttentionHessian(DisplayableRows):
     @cached_property
     def sketch(self) -> LayerSketch:
         """The blocks as random small matrices see them, for estimates of their norms."""
-        return LayerSketch(self._places, self._centred, self.loss, self.outputs is not None)
+        side_by_side = "" if self.outputs is None else "a gate multiplies the output of the heads"
+        return LayerSketch(self._places, self._centred, self.loss, side_by_side)
 
     @cached_property
     def outer(self) -> BlockGrid:

@@ -15,7 +15,7 @@ where its input shrinks. With both norms nothing depends on sigma but the values
 The logits of an output gate shrink as sigma where they are a projection of the tokens: the gate itself is one half and
 takes nothing, and by its weight the output goes as ``sigma`` times what the head puts out. So the outer-product block
 of the gate goes as ``sigma^4`` for softmax. The second derivative of a sigmoid is zero at zero, hence one more power in
-the functional block of the gate with itself.
+the functional block of the gate with itself. The same holds for a sigmoid gate of the values.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ from hessianlens.parts import LAYER_PARTS
 _SMALL = (1e-3, 1e-4)
 _DEEPEST = 10_000
 """Layers of a stack; no model has as many."""
+_GATES = ("gate", "value_gate")
+_NAMES = ("Q", "K", "V", "QK", "gain_Q", "gain_K", "sink", *_GATES)
 
 
 @dataclass(frozen=True)
@@ -140,8 +142,8 @@ def predicted_growth(
     Args:
         activation: Name, `Activation` or function of a row.
         part: "outer" (or "ggn"), "functional", "t_functional", or "full" for the smaller of the exponents present.
-        row: "Q", "K", "V", "QK" (a single query-key matrix), "gain_Q", "gain_K" (of norms), "sink" (its logit)
-            or "gate" (of the output).
+        row: "Q", "K", "V", "QK" (a single query-key matrix), "gain_Q", "gain_K" (of norms), "sink" (its logit),
+            "gate" (a sigmoid of the output) or "value_gate" (a sigmoid of the values).
         column: The same.
         residual_power: Power of sigma in the loss gradient itself: 0 for a fixed residual, 1 if it scales with sigma.
         length: Tokens of a sequence. Only very short ones matter: with two tokens a uniform softmax row is symmetric
@@ -165,7 +167,7 @@ def predicted_growth(
     check_choice("part", part, (*LAYER_PARTS, "t_functional", "ggn"))
     part = "outer" if part == "ggn" else part
     for name in (row, column):
-        check_choice("row and column", name, ("Q", "K", "V", "QK", "gain_Q", "gain_K", "sink", "gate"))
+        check_choice("row and column", name, _NAMES)
     check_whole("residual_power", residual_power, 0)
     powers, scores = activation_powers(activation, length), ScorePowers(query_norm, key_norm)
     if part == "full":
@@ -176,8 +178,8 @@ def predicted_growth(
 
 def _first_power(powers: ActivationPowers, scores: ScorePowers, name: str) -> int | None:
     """That of the output's derivative by a parameter."""
-    if name in ("V", "gate"):
-        through_tokens = 1 + (name == "gate")
+    if name == "V" or name in _GATES:
+        through_tokens = 1 + (name in _GATES)
         return None if powers.value is None else through_tokens + scores.scores * powers.value
     return None if powers.jacobian is None else 1 + scores.scores * powers.jacobian + scores.derivative(name)
 
@@ -185,12 +187,12 @@ def _first_power(powers: ActivationPowers, scores: ScorePowers, name: str) -> in
 def _gate_exponent(
     powers: ActivationPowers, scores: ScorePowers, part: str, row: str, column: str, residual_power: int
 ) -> int | None:
-    """A functional block of the gate: one token more than the other parameter's first derivative; with itself two."""
-    other = column if row == "gate" else row
+    """A functional block of a gate: one token more than the other parameter's first derivative; with itself two."""
+    other = column if row in _GATES else row
     found = _first_power(powers, scores, other)
     if found is None or part == "t_functional":
         return None
-    return found + residual_power + (2 if other == "gate" else 1)
+    return found + residual_power + (2 if row == column else 1)
 
 
 def _exponent(
@@ -203,7 +205,7 @@ def _exponent(
     if part == "outer":
         sides = [_first_power(powers, scores, name) for name in (row, column)]
         return None if None in sides else sum(s for s in sides if s is not None)
-    if "gate" in (row, column) and part != "outer":
+    if row in _GATES or column in _GATES:
         return _gate_exponent(powers, scores, part, row, column, residual_power)
     of_scores = [name for name in (row, column) if name != "V"]
     found: list[int | None] = []

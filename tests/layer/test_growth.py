@@ -24,14 +24,16 @@ def _norm(layer, sigma: float, part: str, row: str, column: str) -> float:
 
 @pytest.mark.parametrize("norms", [(), ("query_norm",), ("query_norm", "key_norm")])
 @pytest.mark.parametrize("activation", ["softmax", "linear", "tanh", "relu_normalised"])
-def test_slopes_of_a_gate(activation: str, norms: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("gates", [("gate",), ("value_gate",), ("gate", "value_gate")])
+def test_slopes_of_a_gate(activation: str, norms: tuple[str, ...], gates: tuple[str, ...]) -> None:
     """Blocks of the gate itself and with all others, and those of the others, which it leaves as they are."""
     options = {name: hl.attention.QueryKeyNorm(eps=0.0) for name in norms}
-    layer = self_attention(3, activation=activation, gate=randn(4, 3, seed=30), **options)
+    options |= {name: randn(4, 3, seed=30 + k) for k, name in enumerate(gates)}
+    layer = self_attention(3, activation=activation, **options)
     X, g, roots = (randn(2, 6, *shape, seed=5 + k) for k, shape in enumerate([(4,), (3,), (3, 3)]))
     found = [hl.attention_hessian(layer, s * X, grad=g, curvature=roots @ roots.mT) for s in (1e-3, 2e-3)]
     known = {name: name in norms for name in ("query_norm", "key_norm")}
-    for part, row, column in itertools.product(("outer", "functional", "full"), ("Q", "V", "gate"), ("K", "V", "gate")):
+    for part, row, column in itertools.product(("outer", "functional", "full"), ("Q", "V", *gates), ("K", "V", *gates)):
         small, large = (float(H.part(part)[row, column].frobenius_norm()) for H in found)
         predicted = predicted_growth(activation, part, row, column, **known)
         assert (small == 0) == (predicted is None), (part, row, column)

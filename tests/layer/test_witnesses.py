@@ -21,6 +21,7 @@ from tests.variants import (
     layers,
     losses,
     randn,
+    recent_layers,
     self_attention,
     square_loss,
     tokens,
@@ -34,10 +35,10 @@ def test_every_block(activation: str, mask: str, d_k: int, batch: int | None) ->
     assert_witnesses_agree(layer, X, square_loss(X))
 
 
-@pairwise(kind=layers(), loss=losses(tokens(None)), batch=[None, 2])
+@pairwise(kind={**layers(), **recent_layers()}, loss=losses(tokens(None)), batch=[None, 2])
 def test_every_layer_and_loss(kind: str, loss: str, batch: int | None) -> None:
     X = tokens(batch)
-    assert_witnesses_agree(layers()[kind], X, losses(X)[loss])
+    assert_witnesses_agree({**layers(), **recent_layers()}[kind], X, losses(X)[loss])
 
 
 @pytest.mark.parametrize("length", [1, 2, 9])

@@ -9,7 +9,7 @@ from torch import Tensor
 
 import hessianlens as hl
 from hessianlens.operators import BlockGrid, Factor, StructuredOperator, Term, TokenSum
-from tests.variants import layers, losses, randn, self_attention, tokens
+from tests.variants import layers, losses, randn, recent_layers, self_attention, tokens
 
 Made = tuple[StructuredOperator, Tensor]
 
@@ -102,7 +102,7 @@ def grid() -> Made:
 def _whole(kind: str, part: str) -> Callable[[], Made]:
     def make() -> Made:
         X = tokens(2)
-        grid = hl.attention_hessian(layers()[kind], X, losses(X)["cross-entropy"]).part(part)
+        grid = hl.attention_hessian({**layers(), **recent_layers()}[kind], X, losses(X)["cross-entropy"]).part(part)
         # the dense blocks are checked against autograd in tests/layer/test_witnesses.py
         return grid[:], torch.cat([torch.cat([grid[r, c].to_dense() for c in grid.columns], 1) for r in grid.rows])
 
@@ -138,7 +138,11 @@ OPERATORS: dict[str, Callable[[], Made]] = {
     "block plus identity": damped,
     "zero": zero,
     "grid": grid,
-    **{f"{kind}, {part}": _whole(kind, part) for kind in layers() for part in ("outer", "functional", "full")},
+    **{
+        f"{kind}, {part}": _whole(kind, part)
+        for kind in (*layers(), "gated values")
+        for part in ("outer", "functional", "full")
+    },
     **{f"wide block {r}{c}": _long_sequence_block(r, c) for r, c in ("QQ", "QK", "VQ", "KV", "VV")},
     "functional block of one head": _long_block_of_a_head,
 }

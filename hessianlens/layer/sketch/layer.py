@@ -32,7 +32,7 @@ class LayerSketch:
         places: Head and own name of every parameter.
         heads: The heads, centred.
         loss: Gradient and curvature of the loss.
-        side_by_side: Whether heads put out features of their own, as in front of a gate.
+        refusal: Why no block has a sketch, if that is so.
     """
 
     def __init__(
@@ -40,9 +40,9 @@ class LayerSketch:
         places: Mapping[Name, tuple[int, str]],
         heads: Sequence[HeadState],
         loss: LossDerivatives,
-        side_by_side: bool = False,
+        refusal: str = "",
     ) -> None:
-        self._places, self._heads, self._loss, self._side_by_side = places, heads, loss, side_by_side
+        self._places, self._heads, self._loss, self._refusal = places, heads, loss, refusal
         self._matrices: dict[tuple[int, int, str], ScoreMatrices] = {}
 
     def block(
@@ -58,8 +58,8 @@ class LayerSketch:
         """
         if not isinstance(self._loss.curvature, UncoupledCurvature):
             return Refusal("the loss couples the tokens of a sequence")
-        if self._side_by_side:
-            return Refusal("a gate multiplies the output of the heads")
+        if self._refusal:
+            return Refusal(self._refusal)
         (h, own), (k, other) = self._placed(part, row, column)
         head, second = self._heads[h], self._heads[k]
         if own in head.value_ports and other in second.value_ports:

@@ -19,11 +19,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as nnf
 
-from hessianlens.attention.head import KeyTokens, RawScores
+from hessianlens.attention.head import RawScores
 from hessianlens.attention.layer import FactoredValueAttention, MultiHeadAttention
 from hessianlens.attention.sides import InputCurvature, Side
 from hessianlens.attention.state import ScorePort
 from hessianlens.attention.token_maps import MatrixMap
+from hessianlens.attention.tokens import KeyTokens
 from hessianlens.derivatives.difference import random_like
 from hessianlens.errors import Refusal
 from hessianlens.memory import SAFE_SHARE, available_bytes
