@@ -144,7 +144,7 @@ def test_a_tied_embedding_costs_what_an_embedding_does() -> None:
     with planner.maps.watched(lambda: ticks.append(1)):
         planner.norms(choice, tuple(MAKERS))
     assert len(ticks) == expected * len(problem.data)
-    refused = planner.choose(Question(embed, embed, Limits(hvps=expected)))
+    refused = planner.choose(Question(embed, embed, Limits(hvps=expected - 1)))
     assert refused.reason == f"exact needs {expected} HVPs, above the limit of {expected - 1}; method='exact' allows it"
 
 
