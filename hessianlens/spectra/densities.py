@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from hessianlens.errors import check_choice, check_flag, check_that
 from hessianlens.memory import ensure_fits
-from hessianlens.spectra.lanczos_quadrature import RitzPairs, gauss_quadrature, lanczos
+from hessianlens.spectra.lanczos_quadrature import RitzPairs, gauss_quadrature, lanczos_iteration, lanczos_room
 from hessianlens.spectra.probes import Probes, check_count, chunk_size
 from hessianlens.spectra.products import (
     LinearOperator,
@@ -18,6 +20,7 @@ from hessianlens.spectra.products import (
     multiply,
     symmetric_dense,
 )
+from hessianlens.spectra.reverse_communication import Iteration, answer
 from hessianlens.spectra.spectrum import SpectralDensity
 from hessianlens.state_guard import restores_state
 
@@ -79,39 +82,59 @@ def density(
     announce(op, min(n, probes * steps))
     if check_symmetry:
         check_symmetric(op, seed)
-    if method == "dense" or (method == "auto" and n <= min(probes * steps, LARGEST_DENSE)):
-        return _dense(op, chunk, progress)
+    if method == "dense" or (method == "auto" and _is_small(drawn, steps)):
+        return _dense(symmetric_dense(op, chunk, progress), op.dtype)
     check_count("probes", probes, 2, "the error bar is their spread")
-    return _lanczos(op, drawn, min(steps, n), chunk, progress, keep)
+    return answer(_lanczos(drawn, min(steps, n), chunk, progress, keep), lambda V: multiply(op, V))
 
 
-def _dense(op: LinearOperator, chunk: int | None, progress: Progress | None) -> SpectralDensity:
-    nodes = torch.linalg.eigvalsh(symmetric_dense(op, chunk, progress))[None]
+def density_iteration(probes: Probes, steps: int, chunk: int, keep: RitzPairs) -> Iteration[SpectralDensity]:
+    """`density` of a symmetric operator by reverse communication, with ``method="auto"``.
+
+    Args:
+        probes: The random directions, two at least.
+        steps: Lanczos steps for each.
+        chunk: Directions followed at once.
+        keep: As for `density`.
+    """
+    if _is_small(probes, steps):
+        matrix = yield torch.eye(probes.dim, dtype=probes.dtype, device=probes.device)
+        return _dense((matrix + matrix.T).double() / 2, probes.dtype)
+    return (yield from _lanczos(probes, min(steps, probes.dim), chunk, None, keep))
+
+
+def _is_small(probes: Probes, steps: int) -> bool:
+    """Whether the eigenvalues themselves take no more products."""
+    return probes.dim <= min(probes.count * steps, LARGEST_DENSE)
+
+
+def _dense(matrix: Float[Tensor, "n n"], dtype: torch.dtype) -> SpectralDensity:
+    nodes = torch.linalg.eigvalsh(matrix)[None]
     n = nodes.shape[1]
-    return SpectralDensity(nodes, torch.full_like(nodes, 1 / n), n, n, None, "dense", op.dtype)
+    return SpectralDensity(nodes, torch.full_like(nodes, 1 / n), n, n, None, "dense", dtype)
 
 
 def _lanczos(
-    op: LinearOperator,
     probes: Probes,
     steps: int,
     chunk: int | None,
     progress: Progress | None,
     keep: RitzPairs | None,
-) -> SpectralDensity:
-    n = probes.dim
+) -> Iteration[SpectralDensity]:
+    n, device = probes.dim, probes.device or torch.get_default_device()
     size = min(chunk_size(chunk, n, probes.count, copies=steps), probes.count)
-    ensure_fits("The nodes", (3 * probes.count, steps), torch.float64, op.device, "take fewer probes or steps")
-    ensure_fits("The Lanczos vectors", (size, steps, n), op.dtype, op.device, "take fewer steps or a smaller chunk")
-    rules, done = [], 0
+    ensure_fits("The nodes", (3 * probes.count, steps), torch.float64, device, "take fewer probes or steps")
+    ensure_fits("The Lanczos vectors", (size, steps + 1, n), probes.dtype, device, "take fewer steps or a smaller chunk")
+    rules, done, room = [], 0, None
     seen = None if keep is None else keep.see
     for start in probes.chunks(size):
-        rules.append(gauss_quadrature(*lanczos(lambda V: multiply(op, V), start, steps, seen)))
+        room = lanczos_room(start, steps) if room is None or len(room) != start.shape[1] else room
+        rules.append(gauss_quadrature(*(yield from lanczos_iteration(start, steps, seen, room))))
         done += start.shape[1]
         if progress is not None:
             progress(done, probes.count)
     nodes, weights, residuals = (torch.cat(parts) for parts in zip(*rules, strict=True))
-    return SpectralDensity(nodes, weights, n, probes.count, probes.seed, "lanczos", op.dtype, residuals)
+    return SpectralDensity(nodes, weights, n, probes.count, probes.seed, "lanczos", probes.dtype, residuals)
 
 
 def density_at_zero(op: LinearOperator) -> SpectralDensity:

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from hessianlens.errors import check_that, check_whole
+from hessianlens.spectra.reverse_communication import Iteration, answer
 from hessianlens.spectra.summation import paired_inner_products, row_lengths
 
 Multiply = Callable[[Tensor], Tensor]
@@ -18,6 +19,8 @@ Multiply = Callable[[Tensor], Tensor]
 
 TrialRun = Callable[[Tensor, Tensor, Tensor, Tensor], None]
 """Is given the basis Q ``[c, m, n]``, ``alpha``, ``beta`` and what the last product leaves outside of Q, ``[c, n]``."""
+_CANCELLED = 0.5
+"""A product that keeps less than this share of its length is orthogonalised a second time."""
 
 
 def lanczos(
@@ -26,8 +29,8 @@ def lanczos(
     """Tridiagonal matrices ``T = Q^T A Q`` of a symmetric A on the Krylov spaces of several vectors at once.
 
     ``A q_j = beta_{j-1} q_{j-1} + alpha_j q_j + beta_j q_{j+1}``, with ``q_0`` the normalised start. Every new vector
-    is orthogonalised against all earlier ones, twice, so that no eigenvalue is found again. Where a Krylov space ends
-    before ``steps``, T continues with zeros, decoupled from the part before.
+    is orthogonalised against all earlier ones, and twice where little is left of it, so that no eigenvalue is found
+    again. Where a Krylov space ends before ``steps``, T continues with zeros, decoupled from the part before.
 
     Args:
         multiply: The products ``A V`` with a matrix (n, c).
@@ -43,30 +46,50 @@ def lanczos(
     >>> lanczos(lambda V: A @ V, torch.tensor([[1.0], [0.0]], dtype=torch.float64), 2)
     (tensor([[2., 2.]], dtype=torch.float64), tensor([[1., 0.]], dtype=torch.float64))
     """
+    return answer(lanczos_iteration(start, steps, seen), multiply)
+
+
+def lanczos_iteration(
+    start: Float[Tensor, "n c"],
+    steps: int,
+    seen: TrialRun | None = None,
+    room: Float[Tensor, "c m n"] | None = None,
+) -> Iteration[tuple[Tensor, Tensor]]:
+    """`lanczos` by reverse communication.
+
+    Args:
+        start: As for `lanczos`.
+        steps: As for `lanczos`.
+        seen: As for `lanczos`.
+        room: From `lanczos_room`, for the vectors; made anew where it does not fit.
+    """
     n, c = start.shape
-    storage = torch.promote_types(start.dtype, torch.float32)
-    basis = torch.empty(c, steps, n, dtype=storage, device=start.device)
+    if room is None or room.shape != (c, steps + 1, n):
+        room = lanczos_room(start, steps)
     alpha = torch.zeros(c, steps, dtype=torch.float64, device=start.device)
     beta = torch.zeros(c, steps, dtype=torch.float64, device=start.device)
-    first = start.T.to(storage)
-    torch.div(first, row_lengths(first)[:, None].to(storage), out=basis[:, 0])
+    first = start.T.to(room.dtype)
+    torch.div(first, row_lengths(first)[:, None].to(room.dtype), out=room[:, 0])
     scale = torch.zeros(c, dtype=torch.float64, device=start.device)
     for j in range(steps):
-        w = multiply(basis[:, j].T).T.to(storage)
-        alpha[:, j] = paired_inner_products(w, basis[:, j])
-        scale = torch.maximum(scale, row_lengths(w))
-        if j + 1 == n and seen is None:
-            break
-        w = _orthogonalise(w, basis[:, : j + 1])
-        size = row_lengths(w)
-        beta[:, j] = torch.where(size > _rounding(n, storage) * scale, size, 0) if j + 1 < n else 0
-        if j + 1 == steps:
-            break
-        divisor = torch.where(beta[:, j] > 0, size, math.inf)  # zero behind the end of a Krylov space
-        torch.div(w, divisor[:, None].to(storage), out=basis[:, j + 1])
+        w, basis = room[:, j + 1], room[:, : j + 1]
+        w.copy_((yield room[:, j].T).T)
+        along, size = _orthogonalise(w, basis)
+        alpha[:, j] = along[:, j]
+        scale = torch.maximum(scale, torch.hypot(torch.linalg.vector_norm(along, dim=1), size))
+        beta[:, j] = torch.where(size > _rounding(n, room.dtype) * scale, size, 0) if j + 1 < n else 0
+        if j + 1 < steps:
+            divisor = torch.where(beta[:, j] > 0, size, math.inf)  # zero behind the end of a Krylov space
+            w.div_(divisor[:, None].to(room.dtype))
     if seen is not None:
-        seen(basis, alpha, beta[:, : steps - 1], w)
+        seen(room[:, :steps], alpha, beta[:, : steps - 1], room[:, steps])
     return alpha, beta
+
+
+def lanczos_room(start: Float[Tensor, "n c"], steps: int) -> Float[Tensor, "c m n"]:
+    """Memory for the vectors of `lanczos_iteration`; several iterations may use it one after the other."""
+    storage = torch.promote_types(start.dtype, torch.float32)
+    return torch.empty(start.shape[1], steps + 1, start.shape[0], dtype=storage, device=start.device)
 
 
 def _rounding(n: int, dtype: torch.dtype) -> float:
@@ -74,11 +97,18 @@ def _rounding(n: int, dtype: torch.dtype) -> float:
     return 10 * (1 + math.log2(n)) * torch.finfo(dtype).eps
 
 
-def _orthogonalise(w: Float[Tensor, "c n"], basis: Float[Tensor, "c j n"]) -> Float[Tensor, "c n"]:
-    w = w.clone(memory_format=torch.contiguous_format)
+def _orthogonalise(
+    w: Float[Tensor, "c n"], basis: Float[Tensor, "c j n"]
+) -> tuple[Float[Tensor, "c j"], Float[Tensor, "c"]]:
+    """Take away from w, in place, what lies along the basis; the coefficients of that, and the length of the rest."""
+    along = torch.zeros(basis.shape[:2], dtype=torch.float64, device=w.device)
     for _ in range(2):
-        w[:, None].baddbmm_((basis @ w[:, :, None]).mT, basis, alpha=-1)
-    return w
+        inner = paired_inner_products(basis, w[:, None])
+        w[:, None].baddbmm_(inner[:, None].to(w.dtype), basis, alpha=-1)
+        along, size = along + inner, row_lengths(w)
+        if bool((size >= _CANCELLED * torch.linalg.vector_norm(along, dim=1)).all()):
+            break
+    return along, size
 
 
 class Quadrature(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +14,7 @@ from hessianlens.errors import check_number, check_that
 from hessianlens.spectra.lanczos_quadrature import RitzPairs
 from hessianlens.spectra.probes import Probes, check_count
 from hessianlens.spectra.products import LinearOperator, check_square, multiply, start_vectors
+from hessianlens.spectra.reverse_communication import Iteration, answer
 from hessianlens.spectra.summation import inner_products, row_lengths
 
 _WORKSPACE = 2**30
@@ -23,6 +25,10 @@ _KEPT = 2
 """Vectors that it starts anew from."""
 _LOST = 1e-6
 """A direction that is left with this share of its length has been searched already."""
+_CANCELLED = 0.5
+"""A direction that keeps less than this share of its length is orthogonalised a second time."""
+_PIECE_ENTRIES = 2**16
+"""Entries of long vectors that are combined at once."""
 _DEPENDENT = 1e-4
 """Known vectors are cut to the directions whose squared lengths are above this share of the largest."""
 
@@ -93,28 +99,61 @@ def leading_eigenpair(
     check_number("rtol", rtol, 0.0, strictly=True)
     check_count("most", most, 1, "the number of products")
     check_that(known is None or isinstance(known, RitzPairs), "known", known, "RitzPairs that a density has kept")
-    held = _WORKSPACE // (2 * n * op.dtype.itemsize)
     if basis is not None:
         check_count("basis", basis, min(n, _KEPT + 1), "vectors held at once")
-    width = min(n, max(_LEAST, min(_MOST, held)) if basis is None else basis)
-    search = _Search(op, n, width)
+    width = search_width(n, op.dtype) if basis is None else min(n, basis)
+    first = start if start is None else start_vectors(op, check_tensor("start", start, (1,)))[0]
+    gaussian = Probes(n, 1, seed, "gaussian", op.dtype, op.device)
+    search = eigenpair_iteration(gaussian, first, rtol=rtol, most=most, width=width, known=known)
+    return answer(search, lambda V: multiply(op, V))
+
+
+def eigenpair_iteration(
+    fresh: Probes, start: Float[Tensor, "n"] | None, *, rtol: float, most: int, width: int, known: RitzPairs | None
+) -> Iteration[LeadingEigenpair]:
+    """`leading_eigenpair` by reverse communication.
+
+    Args:
+        fresh: One random vector, to begin with where nothing is known.
+        start: As for `leading_eigenpair`.
+        rtol: As for `leading_eigenpair`.
+        most: As for `leading_eigenpair`.
+        width: Vectors held at once.
+        known: As for `leading_eigenpair`.
+    """
+    search = _Search(fresh, width)
     if known is not None and len(known):
         search.take(known)
     if not search.within(rtol) and (start is not None or not search.count):
-        gaussian = Probes(n, 1, seed, "gaussian", op.dtype, op.device)
-        search.enter(gaussian.vector(0) if start is None else start_vectors(op, check_tensor("start", start, (1,)))[0])
-    while not search.within(rtol) and search.products < most and search.grow():
-        pass
+        yield from search.enter(fresh.vector(0) if start is None else start)
+    while not search.within(rtol) and search.products < most:
+        before = search.products
+        yield from search.grow()
+        if search.products == before:
+            break
     return search.found(rtol)
+
+
+def search_width(n: int, dtype: torch.dtype) -> int:
+    """Search vectors that are held at once.
+
+    >>> search_width(10**3, torch.float32), search_width(3 * 10**7, torch.float32), search_width(3, torch.float32)
+    (32, 4, 3)
+    """
+    return min(n, max(_LEAST, min(_MOST, _WORKSPACE // (2 * n * dtype.itemsize))))
+
+
+Growth = Generator[Tensor, Tensor, None]
+"""What asks for products and changes the search."""
 
 
 class _Search:
     """Orthonormal vectors V, their products A V, and the best Ritz pair of their span."""
 
-    def __init__(self, op: LinearOperator, n: int, width: int) -> None:
-        self.op, self.width, self.products, self.count = op, width, 0, 0
+    def __init__(self, fresh: Probes, width: int) -> None:
+        self.width, self.products, self.count = width, 0, 0
         # Not filled with zeros: most of it is never touched, and then takes neither time nor memory.
-        self.V = torch.empty(width, n, dtype=op.dtype, device=op.device)
+        self.V = torch.empty(width, fresh.dim, dtype=fresh.dtype, device=fresh.device)
         self.AV = torch.empty_like(self.V)
         self.T = torch.zeros(width, width, dtype=torch.float64, device="cpu")
 
@@ -125,31 +164,37 @@ class _Search:
 
     def take(self, known: RitzPairs) -> None:
         """Begin with vectors whose products are known: an orthonormal basis of the best part of their span."""
-        X, AX = known.vectors.to(self.V), known.products.to(self.V)
+        count = min(len(known), self.width)
+        for k, (vector, product) in zip(range(count), known, strict=False):
+            self.V[k], self.AV[k] = vector, product
+        X, AX = self.V[:count], self.AV[:count]
         sizes, mixed = torch.linalg.eigh(_inner(X, X))
         sound = sizes > _DEPENDENT * sizes[-1]
         W = (mixed[:, sound] / sizes[sound].sqrt()).T
         T = W @ _inner(X, AX) @ W.T
         values, ritz = torch.linalg.eigh((T + T.T) / 2)
         kept = min(len(values), self.width - 1)
-        W = ritz.T[-kept:] @ W
-        self.V[:kept], self.AV[:kept] = W.to(X) @ X, W.to(X) @ AX
-        self._settle(kept)
+        self._mix(ritz.T[-kept:] @ W)
 
-    def enter(self, vector: Tensor) -> None:
+    def enter(self, vector: Tensor) -> Growth:
         """Add a direction, unless it has been searched already."""
         if self.count == self.width:
-            self._restart()
+            self._mix(self._ritz[:, -_KEPT:].T)
         new, V = vector / _length(vector), self.V[: self.count]
         for _ in range(2):
-            new = new - (V @ new) @ V
-        if (left := _length(new)) >= _LOST:
-            self._add(new / left)
+            left = 1.0
+            if self.count:
+                new.sub_((V.T @ (V @ new)))
+                left = _length(new)
+            if left >= _CANCELLED:
+                break
+        if left >= _LOST:
+            yield from self._add(new.div_(left))
 
-    def _add(self, vector: Tensor) -> None:
+    def _add(self, vector: Tensor) -> Growth:
         j = self.count
         self.V[j] = vector
-        self.AV[j] = multiply(self.op, vector[:, None])[:, 0]
+        self.AV[j] = (yield self.V[j, :, None])[:, 0]
         self.count, self.products = j + 1, self.products + 1
         inner = _inner(self.V[: j + 1], self.AV[j : j + 1])[:, 0]
         self.T[j, : j + 1] = self.T[: j + 1, j] = inner
@@ -158,34 +203,30 @@ class _Search:
     def _solve(self) -> None:
         values, vectors = torch.linalg.eigh(self.T[: self.count, : self.count])
         self.value, self.size = float(values[-1]), float(values.abs().max())
-        self._ritz = vectors.to(self.V)
-        best = self._ritz[:, -1]
-        self._rest = best @ self.AV[: self.count] - self.value * (best @ self.V[: self.count])
+        self._ritz = vectors
+        best = vectors[:, -1].to(self.V)
+        self._rest = (self.AV[: self.count].T @ best).addmv_(self.V[: self.count].T, best, alpha=-self.value)
         self.residual = _length(self._rest)
 
-    def grow(self) -> bool:
-        """One more direction; whether there was one."""
-        if self.residual == 0 or (self.count == self.width == self.V.shape[1]):
-            return False
-        before = self.products
-        self.enter(self._rest)
-        return self.products > before
+    def grow(self) -> Growth:
+        """One more direction, if there is one."""
+        if self.residual != 0 and not (self.count == self.width == self.V.shape[1]):
+            yield from self.enter(self._rest)
 
-    def _restart(self) -> None:
-        kept = self._ritz[:, -_KEPT:].T
-        self.V[:_KEPT], self.AV[:_KEPT] = kept @ self.V, kept @ self.AV
-        self._settle(_KEPT)
-
-    def _settle(self, count: int) -> None:
-        """The first vectors are all there is."""
-        self.count = count
-        inner = _inner(self.V[:count], self.AV[:count])
-        self.T[:count, :count] = (inner + inner.T) / 2
+    def _mix(self, W: Float[Tensor, "k count"]) -> None:
+        """Go on with some combinations of the vectors, in their place; piece by piece, so that nothing is copied."""
+        count, mixed = W.shape[1], W.to(self.V)
+        for rows in (self.V, self.AV):
+            for piece in rows[:count].split(_PIECE_ENTRIES, dim=1):
+                piece[: len(W)] = mixed @ piece
+        self.count = len(W)
+        inner = _inner(self.V[: self.count], self.AV[: self.count])
+        self.T[: self.count, : self.count] = (inner + inner.T) / 2
         self._solve()
 
     def found(self, rtol: float) -> LeadingEigenpair:
         """The best pair as it is."""
-        vector = self._ritz[:, -1] @ self.V[: self.count]
+        vector = self.V[: self.count].T @ self._ritz[:, -1].to(self.V)
         return LeadingEigenpair(self.value, vector / _length(vector), self.residual, self.within(rtol), self.products)
 
 
