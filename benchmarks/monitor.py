@@ -30,7 +30,7 @@ class Size:
     length: int = 64
     batch: int = 8
     probe: int = 2
-    steps: int = 1000
+    steps: int = 300
     every: int = 5
     searches: int = 12
 
@@ -45,70 +45,187 @@ class Training:
         self.size, self.step = size, 0
         self.model: nn.Module = gpt2(size.layers, size.width, size.words, size.length).train()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
+        self.monitor: hl.Monitor
+
+    def gradient_seconds(self) -> float:
+        """What a gradient of the probe batch takes, in plain PyTorch."""
+        probe, seconds = self.text(self.size.probe, 1), []
+        for _ in range(_GRADIENTS):
+            began = clock()
+            torch.autograd.grad(self.model(input_ids=probe, labels=probe).loss, list(self.model.parameters()))
+            seconds.append(clock() - began)
+        return median(seconds)
 
     def advance(self) -> None:
         """One step."""
         self.step += 1
-        batch = self._text(self.size.batch, 100 + self.step)
+        batch = self.text(self.size.batch, 100 + self.step)
         self.optimizer.zero_grad()
         self.model(input_ids=batch, labels=batch).loss.backward()
         self.optimizer.step()
 
     def problem(self) -> hl.problems.Problem:
         """The model on the probe batch."""
-        probe = self._text(self.size.probe, 1)
+        probe = self.text(self.size.probe, 1)
         return hl.problem(self.model, {"input_ids": probe, "labels": probe})
 
-    def _text(self, sequences: int, seed: int) -> Tensor:
+    def text(self, sequences: int, seed: int) -> Tensor:
+        """Sequences of words."""
         return text(self.size.words, sequences, self.size.length, seed=seed)
 
 
-def overhead(size: Size, tick: Tick) -> tuple[tuple[Timing, ...], dict[str, object], list[str]]:
+@dataclass(frozen=True)
+class Watched:
+    """A run that was watched, and what it took.
+
+    Attributes:
+        monitor: Its monitor.
+        gradient: Seconds of a gradient of the probe batch.
+        spent: Seconds of measurements after every step.
+        trained: Seconds of training after every step.
+    """
+
+    monitor: hl.Monitor
+    gradient: float
+    spent: list[float]
+    trained: list[float]
+
+    @property
+    def share(self) -> float:
+        """Time of measurements over that of training."""
+        return self.spent[-1] / self.trained[-1]
+
+    def worst_window(self, steps: int) -> float:
+        """The largest share in so many steps in a row, the first twenty left out."""
+        pairs = zip(self.spent[_FIRST:], self.spent[_FIRST + steps :], strict=False)
+        times = zip(self.trained[_FIRST:], self.trained[_FIRST + steps :], strict=False)
+        shares = [(b - a) / (d - c) for (a, b), (c, d) in zip(pairs, times, strict=True)]
+        return max(shares, default=self.share)
+
+
+_FIRST, _WINDOW = 20, 100
+_GRADIENTS = 9
+
+
+def watch(training: Training, run: Callable[[Training, Callable[[], None]], None], **options: Any) -> Watched:
+    """A run with a monitor whose clock is that of benchmarks.
+
+    Args:
+        training: What is trained.
+        run: Trains, and calls a function after every step; or attaches the monitor itself.
+        **options: Of the monitor.
+    """
+    problem = training.problem()
+    monitor = hl.Monitor(problem, optimizer=training.optimizer, **{**options, "overhead": None})
+    monitor.pace.clock, monitor.pace.overhead = clock, options.get("overhead", 0.1)
+    if monitor.pace.overhead is not None:
+        monitor.set_up()
+    watched = Watched(monitor, training.gradient_seconds(), [], [])
+
+    def measured() -> None:
+        watched.spent.append(monitor.pace.spent)
+        watched.trained.append(monitor.pace.trained)
+
+    training.monitor = monitor
+    run(training, measured)
+    monitor.finish()
+    return watched
+
+
+def in_a_loop(training: Training, measured: Callable[[], None]) -> None:
+    """Plain steps."""
+    for _ in range(training.size.steps):
+        training.advance()
+        training.monitor.step()
+        measured()
+
+
+def under_the_trainer(training: Training, measured: Callable[[], None]) -> None:
+    """The same steps by Hugging Face's Trainer."""
+    from tempfile import TemporaryDirectory
+
+    from transformers import Trainer, TrainerCallback, TrainingArguments
+
+    class Watch(TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            measured()
+
+    size = training.size
+    rows = [row for k in range(size.steps) for row in training.text(size.batch, 100 + k)]
+    with TemporaryDirectory() as folder:
+        arguments = TrainingArguments(
+            output_dir=folder,
+            max_steps=size.steps,
+            per_device_train_batch_size=size.batch,
+            learning_rate=1e-3,
+            report_to="none",
+            save_strategy="no",
+            use_cpu=True,
+            disable_tqdm=True,
+        )
+        data = [{"input_ids": row, "labels": row} for row in rows]
+        trainer = Trainer(model=training.model, args=arguments, train_dataset=data, callbacks=[])
+        training.monitor.optimizer = None  # the trainer's own is passed with every step
+        training.monitor.attach(trainer)
+        trainer.add_callback(Watch())
+        trainer.train()
+
+
+def overhead(
+    run: Callable[[Training, Callable[[], None]], None],
+) -> Callable[[Size, Tick], tuple[tuple[Timing, ...], dict[str, object], list[str]]]:
     """A run that is watched with all defaults: time of measurements and time of training."""
-    training = Training(size)
-    monitor = hl.Monitor(training.problem(), optimizer=training.optimizer)
-    monitor.pace.clock = clock
-    for _ in range(size.steps):
-        training.advance()
-        monitor.step()
-    tick("trained")
-    spent, trained = monitor.pace.spent, monitor.pace.trained
-    costs = [record.cost for record in monitor.history]
-    ratio = trained / spent if spent else float("inf")  # a short run pays for no measurement
-    timings = (
-        _timing(WATCHING, OURS, spent, 1.0, costs[0] if costs else spent),
-        _timing(TRAINING, PEER, trained, ratio, trained / size.steps),
-    )
-    steps = [record.step for record in monitor.history]
-    said = (
-        f"Measurements took {spent / trained:.1%} of the time of training: {len(costs)} of them in {size.steps} steps "
-        f"(at steps {', '.join(map(str, steps))}), {monitor.products} products with the Hessian of the whole model."
-    )
-    return timings, {"share": spent / trained, "steps": steps, "products": monitor.products}, [said]
+
+    def measure(size: Size, tick: Tick) -> tuple[tuple[Timing, ...], dict[str, object], list[str]]:
+        watched = watch(Training(size), run)
+        tick("trained")
+        records, gradient = watched.monitor.history, watched.gradient
+        prices = watched.monitor.piece_seconds
+        hvp = prices.get("HVP", float("nan")) / gradient
+        details: dict[str, object] = {
+            "share": watched.share,
+            "worst share of 100 steps": watched.worst_window(_WINDOW),
+            "steps": [record.step for record in records],
+            "complete at": [record.until or record.step for record in records],
+            "products": watched.monitor.products,
+            "gradients per HVP": hvp,
+            "gradients of the set-up": watched.monitor.setup_seconds / gradient,
+            "left out": [list(record.notes) for record in records],
+        }
+        whole = sum("negative_mass" in record.numbers.get("model", {}) for record in records)
+        said = (
+            f"Measurements took {watched.share:.1%} of the time of training, at most {details['worst share of 100 steps']:.1%} "
+            f"in {_WINDOW} steps: {len(records)} in {size.steps} steps, begun at steps "
+            f"{', '.join(str(record.step) for record in records)}, {whole} of them with all quantities; "
+            f"{watched.monitor.products} HVPs of the whole model, {hvp:.2f} gradients of the probe batch each. Before the "
+            f"run, checks and trials took {details['gradients of the set-up']:.0f} gradients."
+        )
+        return _timings(watched, size), details, [said]
+
+    return measure
 
 
-def thermometer(size: Size, tick: Tick) -> tuple[tuple[Timing, ...], dict[str, object], list[str]]:
+def heads(size: Size, tick: Tick) -> tuple[tuple[Timing, ...], dict[str, object], list[str]]:
     """A run in which attention heads alone are watched, every 50 steps whatever it takes: one forward pass each."""
-    training = Training(size)
     every = min(50, max(1, size.steps // 2))
-    monitor = hl.Monitor(training.problem(), every=every, overhead=None, quantities=("entropy", "heads"))
-    monitor.pace.clock = clock
-    for _ in range(size.steps):
-        training.advance()
-        monitor.step()
+    watched = watch(Training(size), in_a_loop, every=every, overhead=None, quantities=("entropy", "heads"))
     tick("trained")
-    spent, trained = monitor.pace.spent, monitor.pace.trained
-    costs = [record.cost for record in monitor.history]
-    each, step = median(costs), trained / size.steps
-    timings = (
-        _timing(WATCHING, OURS, spent, 1.0, costs[0]),
-        _timing(TRAINING, PEER, trained, trained / spent, step),
-    )
+    each = median(record.cost for record in watched.monitor.history)
+    step = watched.trained[-1] / size.steps
     said = (
-        f"The heads of {size.layers} layers took {spent / trained:.2%} of the time of training, every {every} steps; "
+        f"The heads of {size.layers} layers took {watched.share:.2%} of the time of training, every {every} steps; "
         f"one look at them takes {each / step:.1%} of a training step."
     )
-    return timings, {"share": spent / trained, "of a step": each / step, "every": every}, [said]
+    return _timings(watched, size), {"share": watched.share, "of a step": each / step, "every": every}, [said]
+
+
+def _timings(watched: Watched, size: Size) -> tuple[Timing, ...]:
+    spent, trained = watched.spent[-1], watched.trained[-1]
+    costs = [record.cost for record in watched.monitor.history]
+    return (
+        _timing(WATCHING, OURS, spent, 1.0, costs[0] if costs else spent),
+        _timing(TRAINING, PEER, trained, trained / spent if spent else float("inf"), trained / size.steps),
+    )
 
 
 def products(size: Size, tick: Tick) -> tuple[tuple[Timing, ...], dict[str, object], list[str]]:
@@ -182,6 +299,7 @@ class WatchBenchmark:
     target: float
     against: str
     measure: Callable[[Size, Tick], BlockMeasurements]
+    run_steps: int = 300
 
     def steps(self, options: Options) -> int:
         """How often a run ticks."""
@@ -190,7 +308,9 @@ class WatchBenchmark:
     def run(self, options: Options, tick: Tick, size: Size | None = None) -> Result:
         """Measure and write the result."""
         torch.set_num_threads(options.threads)
-        chosen = size or (replace(Size(), steps=200, searches=4) if options.quick else Size())
+        chosen = size or replace(Size(), steps=self.run_steps)
+        if options.quick and size is None:
+            chosen = replace(chosen, steps=min(200, chosen.steps), searches=4)
         timings, details, notes = self.measure(chosen, tick)
         setting = {"layers": chosen.layers, "d": chosen.width, "L": chosen.length, "probe": chosen.probe}
         result = Result(
@@ -211,9 +331,15 @@ class WatchBenchmark:
 
 
 WATCHED = (
-    WatchBenchmark("watch_overhead", "A run watched with all defaults, against its training", 10, TRAINING, overhead),
+    WatchBenchmark("watch_loop_300", "A run of 300 steps, watched with all defaults", 10, TRAINING, overhead(in_a_loop)),
     WatchBenchmark(
-        "watch_heads", "Attention heads of a run every 50 steps, against its training", 50, TRAINING, thermometer
+        "watch_loop_3000", "A run of 3,000 steps, watched with all defaults", 10, TRAINING, overhead(in_a_loop), 3000
+    ),
+    WatchBenchmark(
+        "watch_trainer_300", "300 steps under Hugging Face's Trainer, watched", 10, TRAINING, overhead(under_the_trainer)
+    ),
+    WatchBenchmark(
+        "watch_heads", "Attention heads of a run every 50 steps, against its training", 50, TRAINING, heads, 1000
     ),
     WatchBenchmark("watch_products", "The largest eigenvalue along a run: products", 3, COLD, products),
 )

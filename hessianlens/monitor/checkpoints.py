@@ -21,8 +21,10 @@ from hessianlens.inspect.settings import Settings
 from hessianlens.monitor.arguments import Checkpoint, Effort
 from hessianlens.monitor.edge_of_stability import Edge, StabilityEdge, stability_edge
 from hessianlens.monitor.history import History
-from hessianlens.monitor.measurement import LiveProblem, Measurer, measure_all
-from hessianlens.monitor.records import MODEL, Record, RecordFile
+from hessianlens.monitor.live_problem import LiveProblem
+from hessianlens.monitor.measurement import Measurer, all_at_once, measurement_pieces
+from hessianlens.monitor.plan import whole_plan
+from hessianlens.monitor.records import MODEL, Reading, Record, RecordFile
 from hessianlens.problems import Block
 
 _WEIGHTS = (".safetensors", ".bin")
@@ -87,7 +89,11 @@ class CheckpointRun:
         notes: list[str] = []
         edge = self._edge(checkpoint, opened, whole, notes)
         edges = {} if edge is None else {MODEL: edge}
-        numbers = measure_all(self._measurer, opened.problem, whole, list(blocks), edges, notes)
+        plan = whole_plan(self._measurer.quantities, self._measurer.effort)
+        numbers: dict[str, dict[str, Reading]] = {}
+        all_at_once(
+            measurement_pieces(self._measurer, opened.problem, whole, list(blocks), edges, notes, plan, numbers)
+        )
         text = checkpoint.lr if edge is None else edge.lr
         return Record(
             step=checkpoint.step,

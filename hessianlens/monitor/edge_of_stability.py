@@ -79,15 +79,15 @@ class StabilityEdge:
         """The Hessian as the optimiser sees it."""
         return op if self.scale is None and self.decay is None else _PreconditionedOperator(op, self.scale, self.decay)
 
-    def seen_pairs(self, known: RitzPairs) -> RitzPairs:
-        """Vectors with known products as the optimiser sees them: of ``S^-1 x`` it sees ``S (A x + W x)``."""
+    def see_pairs(self, known: RitzPairs) -> None:
+        """Turn vectors with known products into what the optimiser sees: of ``S^-1 x`` it sees ``S (A x + W x)``."""
         check_that(isinstance(known, RitzPairs), "known", known, "RitzPairs")
-        found = RitzPairs()
         for vector, product in known:
-            more = product if self.decay is None else product + self.decay.to(vector) * vector
-            scale = None if self.scale is None else self.scale.to(vector)
-            found.add(vector, more) if scale is None else found.add(vector / scale, scale * more)
-        return found
+            if self.decay is not None:
+                product.addcmul_(self.decay.to(vector), vector)
+            if self.scale is not None:
+                product.mul_(self.scale.to(vector))
+                vector.div_(self.scale.to(vector))
 
 
 class _PreconditionedOperator:

@@ -115,7 +115,7 @@ def _function(function: Callable[..., Any]) -> Sink:
             stacklevel=4,
         )
         return _RecordFunction(function)
-    return lambda record, _: function(_tagged(record), record.step)
+    return lambda record, _: function(_tagged(record), record.step if record.until is None else record.until)
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,9 @@ class _RecordFunction:
 
 
 def _tagged(record: Record) -> dict[str, float]:
-    return {f"hessianlens/{name}": value for name, value in record.flat().items() if math.isfinite(value)}
+    """Numbers by name; also the step that they belong to, where the log is at a later one, as logs do not go back."""
+    numbers = record.flat() if record.until is None else {**record.flat(), "step": float(record.step)}
+    return {f"hessianlens/{name}": value for name, value in numbers.items() if math.isfinite(value)}
 
 
 def numbers_for_a_log(record: Record) -> dict[str, float]:
@@ -183,7 +185,13 @@ def trainer_callback(monitor: Monitor, trainer: Any = None) -> Any:
                 return
             logged = [entry["loss"] for entry in state.log_history if "loss" in entry]
             given = {"loss": logged[-1]} if logged else {}
-            record = monitor.step(int(state.global_step), optimizer=objects.get("optimizer"), **given)
+            self._log(monitor.step(int(state.global_step), optimizer=objects.get("optimizer"), **given), control)
+
+        def on_train_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+            if state.is_world_process_zero:
+                self._log(monitor.finish(), control)
+
+        def _log(self, record: Record | None, control: Any) -> None:
             if record is not None and trainer is not None:
                 due = control.should_log  # `Trainer.log` takes it back, and the loss of this step would go unlogged
                 trainer.log(numbers_for_a_log(replace(record, given={})))
@@ -217,10 +225,16 @@ def lightning_callback(monitor: Monitor, log: bool = False) -> Any:
             optimizer = trainer.optimizers[0] if len(trainer.optimizers) == 1 else None
             loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
             given = {} if loss is None else {"loss": loss}
-            record = monitor.step(step, optimizer=optimizer, **given)
+            self._log(monitor.step(step, optimizer=optimizer, **given), trainer)
+
+        def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+            if trainer.is_global_zero:
+                self._log(monitor.finish(), trainer)
+
+        def _log(self, record: Record | None, trainer: Any) -> None:
             if record is not None and log:
                 for logger in trainer.loggers:
-                    logger.log_metrics(numbers_for_a_log(replace(record, given={})), step=step)
+                    logger.log_metrics(numbers_for_a_log(replace(record, given={})), step=int(trainer.global_step))
 
     return MonitorCallback()
 

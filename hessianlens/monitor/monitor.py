@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 import warnings
@@ -27,9 +28,12 @@ from hessianlens.monitor.arguments import QUANTITIES, check_quantities, make_eff
 from hessianlens.monitor.edge_of_stability import Edge, stability_edges
 from hessianlens.monitor.history import History
 from hessianlens.monitor.integrations import OLD_LOG_NAMES, Sink, log_from_old_names, make_log
-from hessianlens.monitor.measurement import LiveProblem, Measurer, measure_all
-from hessianlens.monitor.pace import Pace
-from hessianlens.monitor.records import MODEL, Readings, Record, RecordFile
+from hessianlens.monitor.live_problem import LiveProblem
+from hessianlens.monitor.measurement import Measurer, Piece, Pieces, measurement_pieces, rehearse
+from hessianlens.monitor.ongoing import GRADIENTS_PER_PIECE, Ongoing, price_of
+from hessianlens.monitor.pace import Pace, Prices
+from hessianlens.monitor.plan import SPAN_SHARE, Plan, affordable_plan, whole_plan
+from hessianlens.monitor.records import MODEL, Reading, Record, RecordFile
 from hessianlens.network.head_health import HeadAlarm
 from hessianlens.problems import Batch, Block, Problem
 from hessianlens.state_guard import restores_state, without_side_effects
@@ -68,7 +72,7 @@ class Monitor:
 
     The probes of trace, norm and negative share are the same at every step: what moves in a curve is the model.
 
-    `overhead` bounds the time of measurements over that of training; they are spaced out as needed. Model, gradients,
+    Measurements are spread over steps, and `overhead` bounds their time over that of training. Model, gradients,
     buffers, hooks, modes, the optimiser and all random states stay as they were, bit by bit.
 
     Args:
@@ -77,9 +81,10 @@ class Monitor:
         data: The probe batch, if a model is given; as for `hessianlens.problem`.
         loss: The loss, if a model is given; as for `hessianlens.problem`.
         optimizer: The optimiser, for learning rate and edge; may be given with every step instead.
-        every: Steps between measurements, at least.
-        overhead: Time of measurements over that of training, at most, from the first step to any other; None for no
-            limit. The first measurement waits until it is paid for, by a forecast from one gradient of the probe batch.
+        every: Steps from the beginning of one measurement to that of the next, at least.
+        overhead: Time of measurements over that of training, at most, in any stretch of the run, but for one HVP; None
+            for no limit. A measurement is then spread over steps, on a copy of the weights, and what training does not
+            pay for in time is left out, which a note in the record says.
         quantities: Among those above; default: all.
         whole: Whether the model as a whole is watched too.
         probes: Probe vectors (Rademacher) for trace, norm and negative share.
@@ -151,6 +156,26 @@ class Monitor:
                 self._sinks.append(made)
         self._step = self.history[-1].step if len(self.history) else 0
         self._resumed: float | None = None
+        self._ongoing: Ongoing | None = None
+        self._prices, self.setup_seconds = Prices(), 0.0
+        if overhead is not None:
+            self.set_up()
+
+    @restores_state
+    def set_up(self) -> None:
+        """Whatever is done once - checks of second derivatives, tests of the way of HVPs - before the run begins.
+
+        What pieces of a measurement take is learned on the way, so that the first one is paid for as the others are. It
+        is called where there is an `overhead`; call it again where `pace.clock` is changed.
+        """
+        self._prices = Prices()
+        began = self.pace.clock()
+        watched = [*(self._live.trained() if self.whole else []), *self.blocks]
+        with without_side_effects():
+            for piece, seconds in rehearse(self._measurer, self._live.now(), watched, self.pace.clock):
+                self._prices.add(piece, seconds)
+        self._live.verified()
+        self.setup_seconds = self.pace.clock() - began
 
     @property
     def problem(self) -> Problem:
@@ -178,12 +203,19 @@ class Monitor:
         return self._measurer.searched
 
     @property
+    def piece_seconds(self) -> dict[str, float]:
+        """Seconds that pieces of measurements took lately, by kind: "gradient", "attention", "first HVP", "HVP"."""
+        return self._prices.by_kind()
+
+    @property
     def overhead(self) -> float:
         """Time of measurements over that of training, so far."""
         return self.pace.share
 
     def step(self, step: int | None = None, *, optimizer: Any = None, **given: float) -> Record | None:
-        """Count a step of the optimiser; measure if it is time to, and then return the record.
+        """Count a step of the optimiser; measure as much as is paid for, and return a record once it is complete.
+
+        A record belongs to the step at which its measurement began, `Record.step`: all of it sees those weights.
 
         Args:
             step: Number of the step; default: one more than the last.
@@ -191,50 +223,112 @@ class Monitor:
             **given: Numbers to be recorded with it, such as ``loss``; also ``lr``, if there is no optimiser to ask.
         """
         self._step = self._step + 1 if step is None else check_whole("step", step, 0)
-        if self.pace.asks_for_forecast:
-            self.pace.forecast = self._forecast()
-        if not self.pace.due(self._step):
-            return None
-        return self.measure(self._step, optimizer=optimizer, **given)
-
-    @restores_state
-    def _forecast(self) -> float | None:
-        """Seconds of the first measurement: those of the last one of an earlier process, or so many gradients."""
-        costs = [record.cost for record in self.history if record.numbers]
-        if costs:
-            return costs[-1]
-        trained = self._live.trained() if self.whole else []
-        with self.pace.pricing(), without_side_effects():
-            try:
-                for _ in range(2):  # the first one also makes what stays
-                    began = self.pace.clock()
-                    self._measurer.gradient(self._live.now(), [*trained, *self.blocks])
-            except (InputError, RuntimeError, MemoryError):  # the measurement will say why
+        self.pace.tick(self._step)
+        if self._ongoing is not None and self._step < self._ongoing.step:
+            self._ongoing = None  # the run was taken back to a checkpoint
+        if self._ongoing is None:
+            if not self.pace.due(self._step):
                 return None
-            gradient = self.pace.clock() - began
-        return gradient * self._measurer.gradients(bool(trained), len(self.blocks))
+            if self.pace.overhead is None:
+                return self.measure(self._step, optimizer=optimizer, **given)
+            if not self.pace.affords(price_of(Piece("gradient"), self._prices)):
+                return None
+            self._ongoing = self._begin(optimizer, given, self._affordable())
+        return self._advance() if self._affords_next(self._ongoing) else None
+
+    def _affords_next(self, ongoing: Ongoing) -> bool:
+        """Whether the next piece of a measurement is paid for."""
+        return ongoing.piece is not None and self.pace.affords(price_of(ongoing.piece, self._prices))
+
+    def measure(self, step: int | None = None, *, optimizer: Any = None, **given: float) -> Record:
+        """Measure all of it now, whatever the time; arguments as for `step`. One that is underway is given up."""
+        self._step = self._step if step is None else check_whole("step", step, 0)
+        self._ongoing = self._begin(optimizer, given, self._whole_plan)
+        record = self._advance(at_any_price=True)
+        assert record is not None
+        return record
+
+    def finish(self) -> Record | None:
+        """End the measurement that is underway with what it has, as at the end of a run; None if there is nothing."""
+        ongoing, self._ongoing = self._ongoing, None
+        if ongoing is None or not ongoing.found:
+            return None
+        ongoing.notes.append(f"the run ended before these were measured: {', '.join(ongoing.missing) or 'none'}")
+        return self._complete(ongoing)
+
+    @property
+    def _whole_plan(self) -> Plan:
+        return whole_plan(self._measurer.quantities, self._measurer.effort, self._matrices)
+
+    @property
+    def _matrices(self) -> int:
+        return self.whole + len(self.blocks)
+
+    def _affordable(self) -> Plan:
+        """As much as training pays for within `every` steps, or within a third of the run so far."""
+        seconds = self.pace.earns_in(max(self.pace.every, SPAN_SHARE * self.pace.steps))
+        gradient = price_of(Piece("gradient"), self._prices) / GRADIENTS_PER_PIECE["gradient"]
+        seconds -= gradient * sum(GRADIENTS_PER_PIECE[work] for work in ("gradient", "attention", "first HVP"))
+        name = MODEL if self.whole else self.blocks[0].name
+        each = price_of(Piece("HVP", name), self._prices)
+        return affordable_plan(self._whole_plan, self._matrices, max(seconds, 0.0) / each if each else math.inf)
 
     @restores_state
-    def measure(self, step: int | None = None, *, optimizer: Any = None, **given: float) -> Record:
-        """Measure now, whatever the time; arguments as for `step`."""
-        self._step = self._step if step is None else check_whole("step", step, 0)
+    def _begin(self, optimizer: Any, given: Mapping[str, float], plan: Plan) -> Ongoing:
+        """A measurement of the weights as they are now; with a limit on its time it may take several steps."""
+        self.pace.begin(self._step)
         optimizer = self.optimizer if optimizer is None else optimizer
         inner = None if optimizer is None else check_optimizer(optimizer)
         values = {name: check_given(name, value) for name, value in given.items()}
-        trained, before = self._earlier() + self.pace.trained, self._measurer.products
-        with self.pace.measuring(self._step):
-            numbers, notes = self._numbers(optimizer)
         if inner is not None and "lr" not in values:
             values = {"lr": max(float(group["lr"]) for group in inner.param_groups), **values}
-        record = Record(
-            step=self._step,
-            numbers=numbers,
-            given=values,
-            trained=trained,
-            cost=self.pace.last,
-            products=self._measurer.products - before,
-            notes=tuple(notes),
-        )
+        trained, notes = self._earlier() + self.pace.trained, list[str]()
+        if self.pace.overhead is not None and (said := plan.note(self.pace.overhead)):
+            notes.append(said)
+        with self.pace.spending(), without_side_effects():
+            found: dict[str, dict[str, Reading]] = {}
+            pieces = self._pieces(optimizer, notes, plan, found)
+        ongoing = Ongoing(self._step, plan, values, trained, self._measurer.products, pieces, notes, found)
+        ongoing.cost = self.pace.last
+        return ongoing
+
+    def _pieces(
+        self, optimizer: Any, notes: list[str], plan: Plan, found: dict[str, dict[str, Reading]]
+    ) -> Pieces[None]:
+        problem = self._live.now(copied=self.pace.overhead is not None)
+        trained = self._live.trained() if self.whole else []
+        edges = self._edges(optimizer, trained, notes) if "edge" in plan.quantities else {}
+        return measurement_pieces(self._measurer, problem, trained, self.blocks, edges, notes, plan, found)
+
+    @restores_state
+    def _advance(self, at_any_price: bool = False) -> Record | None:
+        """Go on with the measurement as far as it is paid for; its record if it is complete then."""
+        ongoing, self._ongoing = self._ongoing, None  # an interruption ends it
+        assert ongoing is not None
+        try:
+            with without_side_effects():
+                while ongoing.piece is not None:
+                    if not at_any_price and not self._affords_next(ongoing):
+                        self._ongoing = ongoing
+                        return None
+                    ongoing.work(self.pace, self._prices)
+            self._live.verified()
+        except (InputError, RuntimeError, MemoryError) as error:
+            self._failed(ongoing, error)
+        return self._complete(ongoing)
+
+    def _failed(self, ongoing: Ongoing, error: Exception) -> None:
+        """What can be measured; a run that goes wrong later is not ended by being watched."""
+        passing = isinstance(error, InputError) or lacks_memory(error)
+        if not len(self.history) or not passing:
+            raise error
+        ongoing.notes.append(f"not measured: {' '.join(str(error).split())[:300]}")
+        warnings.warn(f"hessianlens: step {ongoing.step} was {ongoing.notes[-1]}", RuntimeWarning, stacklevel=5)
+
+    def _complete(self, ongoing: Ongoing) -> Record:
+        """Its record, in the history and wherever else records go."""
+        self._ongoing = None
+        record = ongoing.record(self._step, self._measurer.products)
         earlier = [one for one in self.history if one.step < record.step]
         record = replace(record, notes=(*record.notes, *map(str, new_alarms([*earlier, record]))))
         self.history.add(record)
@@ -247,25 +341,6 @@ class Monitor:
         if self._resumed is None:
             self._resumed = max((record.trained for record in self.history if record.step < self._step), default=0.0)
         return self._resumed
-
-    def _numbers(self, optimizer: Any) -> tuple[Readings, list[str]]:
-        """What can be measured; a run that goes wrong later is not ended by being watched."""
-        notes: list[str] = []
-        try:
-            with without_side_effects():
-                problem = self._live.now()
-                trained = self._live.trained() if self.whole else []
-                edges = self._edges(optimizer, trained, notes)
-                numbers = measure_all(self._measurer, problem, trained, self.blocks, edges, notes)
-            self._live.verified()
-            return numbers, notes
-        except (InputError, RuntimeError, MemoryError) as error:
-            passing = isinstance(error, InputError) or lacks_memory(error)
-            if not len(self.history) or not passing:
-                raise
-            notes.append(f"not measured: {' '.join(str(error).split())[:300]}")
-            warnings.warn(f"hessianlens: step {self._step} was {notes[-1]}", RuntimeWarning, stacklevel=4)
-            return {}, notes
 
     def _edges(self, optimizer: Any, trained: Sequence[Block], notes: list[str]) -> dict[str, Edge]:
         """By what is watched, how the optimiser sees it."""
@@ -301,8 +376,9 @@ class Monitor:
         return self.history._repr_html_()
 
     def __repr__(self) -> str:
-        if not len(self.history) and self.pace.forecast is not None:
-            return f"Monitor without a record: {self.pace.waiting}"
+        if not len(self.history) and self.pace.overhead is not None:
+            ongoing = "none has begun" if self._ongoing is None else repr(self._ongoing)
+            return f"Monitor without a record ({ongoing}): overhead={self.pace.overhead:g} spreads it over many steps"
         return repr(self.history).replace("History of", "Monitor of").replace("records, steps", "records at steps")
 
     # --- the loops of others -----------------------------------------------------------------------------------------

@@ -1,62 +1,83 @@
-"""When to measure: measurements are spaced out so that each is paid for by training time before it is made."""
+"""When to measure, and how much at a time: every piece of work is paid for by training before it is done."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from statistics import median
 
 from hessianlens.errors import check_function, check_number, check_whole
 
 Clock = Callable[[], float]
+RECENT_STEPS, RECENT_PIECES = 20, 5
+"""Steps of training and pieces of work of one kind that a forecast is the median of."""
+
+
+class Prices:
+    """Seconds that a piece of work of a kind takes: the median of the last ones.
+
+    >>> prices = Prices()
+    >>> for seconds in (1.0, 9.0, 1.2):
+    ...     prices.add("HVP", seconds)
+    >>> prices.of("HVP"), prices.of("gradient")
+    (1.2, None)
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[Hashable, deque[float]] = {}
+
+    def add(self, kind: Hashable, seconds: float) -> None:
+        """Another piece has been done."""
+        self._last.setdefault(kind, deque(maxlen=RECENT_PIECES)).append(check_number("seconds", seconds, 0.0))
+
+    def of(self, kind: Hashable) -> float | None:
+        """What such a piece takes; None if there was none."""
+        return median(self._last[kind]) if kind in self._last else None
 
 
 class Pace:
-    """Spaces measurements out, so that each is paid for before it is made.
+    """Lets training pay for measurements, piece by piece.
 
-    A measurement is made where at least `every` steps have passed since the last one, and if
+    Training earns ``overhead`` times its duration. A piece of work is done where its price has been earned; what is not
+    spent does not add up beyond the price of the dearest piece. So in any stretch of a run, from the first step or from
+    any other, measurements take at most
 
-        debt + forecast <= overhead * (time trained since the last measurement)
+        overhead * (time of training in it) + one piece.
 
-    The forecast is the time of the last measurement, or for the first one what was said of it; the debt is by how much
-    the last one took longer than its forecast. So measurements take at most this share of the time from the first step
-    to any other, and from the end of one measurement to that of any later one. Without a forecast the first one is made
-    at once, and paid for before the second.
+    A piece that took longer than its price is paid for afterwards.
 
     Args:
-        every: Steps between measurements, at least.
+        every: Steps from the beginning of a measurement to that of the next, at least.
         overhead: Time of measurements over that of training; None for no limit.
         clock: Seconds that pass; `time.perf_counter` by default.
-        forecast: Seconds that the first measurement will take; None if that is not known.
 
     >>> now = 0.0
-    >>> pace = Pace(every=1, overhead=0.1, clock=lambda: now, forecast=2.0)
-    >>> due = []
+    >>> pace = Pace(overhead=0.1, clock=lambda: now)
+    >>> done = []
     >>> for step in range(1, 60):
-    ...     now += 1.0  # a step takes one second, a measurement two
-    ...     if pace.due(step):
-    ...         with pace.measuring(step):
+    ...     now += 1.0  # a step takes one second, a piece two
+    ...     pace.tick(step)
+    ...     if pace.affords(2.0):
+    ...         with pace.spending():
     ...             now += 2.0
-    ...         due.append(step)
-    >>> due, round(pace.share, 3)
+    ...         done.append(step)
+    >>> done, round(pace.share, 3)
     ([21, 41], 0.069)
     """
 
-    def __init__(
-        self,
-        every: int = 1,
-        overhead: float | None = 0.1,
-        clock: Clock = time.perf_counter,
-        forecast: float | None = None,
-    ) -> None:
+    def __init__(self, every: int = 1, overhead: float | None = 0.1, clock: Clock = time.perf_counter) -> None:
         self.every = check_whole("every", every, 1)
         self.overhead = None if overhead is None else check_number("overhead", overhead, 0.0, strictly=True)
         check_function("clock", clock, "a function that tells the seconds")
-        self.forecast = None if forecast is None else check_number("forecast", forecast, 0.0)
-        self.clock, self.spent, self.last = clock, 0.0, 0.0
+        self.clock, self.spent, self.last, self.dearest = clock, 0.0, 0.0, 0.0
         self._start: float | None = None
-        self._measured: int | None = None
-        self._debt = self._paid_until = 0.0
+        self._first: int | None = None
+        self._began: int | None = None
+        self._step: int | None = None
+        self._credit = self._counted = self._at_step = 0.0
+        self._steps: deque[float] = deque(maxlen=RECENT_STEPS)
 
     @property
     def trained(self) -> float:
@@ -68,63 +89,55 @@ class Pace:
         """Time of measurements over that of training, so far."""
         return self.spent / self.trained if self.trained > 0 else float("inf") if self.spent else 0.0
 
-    @property
-    def asks_for_forecast(self) -> bool:
-        """Whether the first measurement waits for somebody to say what it will take."""
-        return self.overhead is not None and self.forecast is None and self._measured is None
-
-    def due(self, step: int) -> bool:
-        """Whether it is time for a measurement."""
+    def tick(self, step: int) -> None:
+        """A step of training has been made."""
         if self._start is None:
             self._start = self.clock()
-        if self._measured is None and (self.forecast is None or self.overhead is None):
-            return True
-        # A step before the last measured one is a run that was taken back to a checkpoint.
-        waited = self._measured is None or step - self._measured >= self.every or step < self._measured
-        return waited and (self.overhead is None or self._debt + (self.forecast or 0.0) <= self._earned)
+        trained = self.trained
+        if self._step is not None and step > self._step:
+            self._steps.append((trained - self._at_step) / (step - self._step))
+        self._at_step = trained
+        self._first = step if self._first is None else self._first
+        self._step = step
+
+    def due(self, step: int) -> bool:
+        """Whether so many steps have passed that a measurement may begin; one before the last is a run taken back."""
+        return self._began is None or step - self._began >= self.every or step < self._began
+
+    def begin(self, step: int) -> None:
+        """A measurement begins, whose pieces have prices of their own."""
+        self._began, self.dearest = step, 0.0
+
+    def affords(self, price: float) -> bool:
+        """Whether a piece of work of this price has been paid for."""
+        self.dearest = max(self.dearest, price)
+        self._earn()
+        return self.overhead is None or self._credit >= price
+
+    def earns_in(self, steps: float) -> float:
+        """Seconds that may go into measurements for so many steps, going by the last ones."""
+        return (self.overhead or 0.0) * steps * median(self._steps) if self._steps else 0.0
 
     @property
-    def waiting(self) -> str:
-        """How long the next measurement takes, and how much of that is paid for."""
-        if self.overhead is None or self.forecast is None:
-            return "the next measurement is not waited for"
-        needed, earned = self._debt + self.forecast, self._earned
-        return (
-            f"the next measurement takes about {self.forecast:.2g} s, of which {min(1.0, earned / needed):.0%} are "
-            f"paid for by {self.overhead:.0%} of the time of training; overhead=None measures at once"
-        )
+    def steps(self) -> int:
+        """Steps since the first one."""
+        return 0 if self._step is None or self._first is None else max(0, self._step - self._first)
 
-    @property
-    def _earned(self) -> float:
-        """Seconds that may go into measurements since the last one."""
-        return 0.0 if self.overhead is None else self.overhead * (self.trained - self._paid_until)
+    def _earn(self) -> None:
+        trained = self.trained
+        earned = (self.overhead or 0.0) * max(0.0, trained - self._counted)
+        self._credit, self._counted = min(self._credit + earned, self.dearest), trained
 
     @contextmanager
-    def pricing(self) -> Iterator[None]:
-        """The time that passes inside is that of work which a forecast is made from."""
-        with self._spending():
-            yield
-
-    @contextmanager
-    def measuring(self, step: int) -> Iterator[None]:
-        """The time that passes inside is not training."""
-        before = self.spent
-        try:
-            with self._spending():
-                yield
-        finally:
-            self._measured, self.last = step, self.spent - before
-            self.forecast = self.last
-
-    @contextmanager
-    def _spending(self) -> Iterator[None]:
+    def spending(self) -> Iterator[None]:
+        """The time that passes inside is not training; `last` is how much it was."""
+        self._earn()
         began = self.clock()
         if self._start is None:
             self._start = began
-        earned = self._earned
         try:
             yield
         finally:
-            took = self.clock() - began
-            self.spent += took
-            self._debt, self._paid_until = max(0.0, self._debt + took - earned), self.trained
+            self.last = self.clock() - began
+            self.spent += self.last
+            self._credit -= self.last

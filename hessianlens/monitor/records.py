@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -66,6 +66,7 @@ class Record:
         products: Hessian-vector products that it took.
         notes: What could not be measured, and why.
         source: The checkpoint that it belongs to, by name and contents; empty for a live model.
+        until: The step at which the measurement was complete, which may be spread over many; None: the same step.
     """
 
     step: int
@@ -76,6 +77,7 @@ class Record:
     products: int = 0
     notes: tuple[str, ...] = ()
     source: str = ""
+    until: int | None = None
 
     def flat(self) -> dict[str, float]:
         """One number per name: ``top`` of the model, ``layer0.attn.q/top`` of a block.
@@ -111,6 +113,7 @@ class Record:
             "products": self.products,
             "notes": list(self.notes),
             "source": self.source,
+            "until": self.until,
         }
 
     @classmethod
@@ -121,7 +124,7 @@ class Record:
         >>> Record.from_dict(record.to_dict()).to_dict() == record.to_dict()
         True
         """
-        expected = {entry.name for entry in fields(cls)}
+        expected = {entry.name for entry in fields(cls)} - {"until"}  # which earlier versions did not write
         whole = isinstance(plain, Mapping) and expected <= plain.keys()
         check_that(whole, "plain", plain, "what Record.to_dict gave")
         numbers = {
@@ -130,7 +133,8 @@ class Record:
         }
         given = {name: _number(value) for name, value in plain["given"].items()}
         rest = {name: plain[name] for name in ("trained", "cost", "products")}
-        return cls(int(plain["step"]), numbers, given, **rest, notes=tuple(plain["notes"]), source=plain["source"])
+        made = cls(int(plain["step"]), numbers, given, **rest, notes=tuple(plain["notes"]), source=plain["source"])
+        return replace(made, until=plain.get("until"))
 
 
 def _finite(value: float) -> float | None:

@@ -88,7 +88,9 @@ def density(
     return answer(_lanczos(drawn, min(steps, n), chunk, progress, keep), lambda V: multiply(op, V))
 
 
-def density_iteration(probes: Probes, steps: int, chunk: int, keep: RitzPairs) -> Iteration[SpectralDensity]:
+def density_iteration(
+    probes: Probes, steps: int, chunk: int, keep: RitzPairs, room: Float[Tensor, "c m n"] | None = None
+) -> Iteration[SpectralDensity]:
     """`density` of a symmetric operator by reverse communication, with ``method="auto"``.
 
     Args:
@@ -96,11 +98,12 @@ def density_iteration(probes: Probes, steps: int, chunk: int, keep: RitzPairs) -
         steps: Lanczos steps for each.
         chunk: Directions followed at once.
         keep: As for `density`.
+        room: From `lanczos_room`.
     """
     if _is_small(probes, steps):
         matrix = yield torch.eye(probes.dim, dtype=probes.dtype, device=probes.device)
         return _dense((matrix + matrix.T).double() / 2, probes.dtype)
-    return (yield from _lanczos(probes, min(steps, probes.dim), chunk, None, keep))
+    return (yield from _lanczos(probes, min(steps, probes.dim), chunk, None, keep, room))
 
 
 def _is_small(probes: Probes, steps: int) -> bool:
@@ -120,15 +123,17 @@ def _lanczos(
     chunk: int | None,
     progress: Progress | None,
     keep: RitzPairs | None,
+    room: Float[Tensor, "c m n"] | None = None,
 ) -> Iteration[SpectralDensity]:
     n, device = probes.dim, probes.device or torch.get_default_device()
     size = min(chunk_size(chunk, n, probes.count, copies=steps), probes.count)
     ensure_fits("The nodes", (3 * probes.count, steps), torch.float64, device, "take fewer probes or steps")
     ensure_fits("The Lanczos vectors", (size, steps + 1, n), probes.dtype, device, "take fewer steps or a smaller chunk")
-    rules, done, room = [], 0, None
+    rules, done = [], 0
     seen = None if keep is None else keep.see
     for start in probes.chunks(size):
-        room = lanczos_room(start, steps) if room is None or len(room) != start.shape[1] else room
+        if room is None or len(room) != start.shape[1]:
+            room = lanczos_room(n, start.shape[1], steps, probes.dtype, device)
         rules.append(gauss_quadrature(*(yield from lanczos_iteration(start, steps, seen, room))))
         done += start.shape[1]
         if progress is not None:

@@ -26,6 +26,7 @@ from hessianlens.errors import check_choice, check_seed, check_that, check_whole
 from hessianlens.spectra.largest_eigenvalue import leading_eigenpair
 from hessianlens.spectra.probes import Probes
 from hessianlens.spectra.products import LinearOperator, check_square, multiply, start_vectors
+from hessianlens.spectra.reverse_communication import Iteration, answer
 
 GEOMETRIES = ("euclidean", "max", "spectral")
 """Norms of updates: gradient descent, sign descent and Lion, Muon."""
@@ -99,9 +100,25 @@ def sharpness(
     if geometry == "euclidean":
         pair = leading_eigenpair(op, own[0] if own else None, rtol=_RESIDUAL, most=most * max(starts, 1), seed=seed)
         return Sharpness(pair.value, pair.vector, geometry, pair.converged, 1.0, pair.products)
-    oracle = _oracle(geometry, known)
-    begin = [Probes(n, starts + 1, check_seed(seed), "gaussian", op.dtype, op.device).vector(k) for k in range(starts)]
-    found = [_ascend(op, oracle(vector), oracle, most) for vector in (*own, *begin)]
+    fresh = Probes(n, starts + 1, check_seed(seed), "gaussian", op.dtype, op.device)
+    begin = [*own, *(fresh.vector(k) for k in range(starts))]
+    return answer(ascent_iteration(geometry, known, begin, most), lambda V: multiply(op, V))
+
+
+def ascent_iteration(
+    geometry: str, shapes: Sequence[tuple[int, ...]], begin: Sequence[Tensor], most: int
+) -> Iteration[Sharpness]:
+    """`sharpness` in another norm than the Euclidean one, by reverse communication.
+
+    Args:
+        geometry: "max" or "spectral".
+        shapes: As for `sharpness`.
+        begin: Where the searches begin.
+        most: Products per start.
+    """
+    oracle, found = _oracle(geometry, shapes), []
+    for vector in begin:
+        found.append((yield from _ascend(oracle(vector), oracle, most)))
     best = max(found, key=lambda one: one.value)
     lowest = min(one.value for one in found)
     return Sharpness(
@@ -126,9 +143,9 @@ class _LocalMaximum:
     products: int
 
 
-def _ascend(op: LinearOperator, d: Tensor, oracle: Oracle, most: int) -> _LocalMaximum:
+def _ascend(d: Tensor, oracle: Oracle, most: int) -> Iteration[_LocalMaximum]:
     """Steps that never lower ``d' A d``: the shift is doubled where one would, and halved where nothing moves."""
-    product, made, shift, too_small = _product(op, d), 1, 0.0, -1.0
+    product, made, shift, too_small = (yield d[:, None])[:, 0], 1, 0.0, -1.0
     value = _inner(d, product)
     least = max(float(product.norm() / d.norm()), abs(value) / _inner(d, d)) / 16
     while made < most:
@@ -139,7 +156,7 @@ def _ascend(op: LinearOperator, d: Tensor, oracle: Oracle, most: int) -> _LocalM
                 return _LocalMaximum(value, d, True, made)
             shift = smaller
             continue
-        image, made = _product(op, following), made + 1
+        image, made = (yield following[:, None])[:, 0], made + 1
         reached = _inner(following, image)
         if reached > value + _RISE * abs(value):
             d, product, value, too_small = following, image, reached, -1.0
@@ -150,10 +167,6 @@ def _ascend(op: LinearOperator, d: Tensor, oracle: Oracle, most: int) -> _LocalM
 
 def _same(one: Tensor, other: Tensor) -> bool:
     return bool((one - other).norm() <= _TURN * other.norm())
-
-
-def _product(op: LinearOperator, d: Tensor) -> Tensor:
-    return multiply(op, d[:, None])[:, 0]
 
 
 def _inner(x: Tensor, y: Tensor) -> float:

@@ -65,7 +65,7 @@ def lanczos_iteration(
     """
     n, c = start.shape
     if room is None or room.shape != (c, steps + 1, n):
-        room = lanczos_room(start, steps)
+        room = lanczos_room(n, c, steps, start.dtype, start.device)
     alpha = torch.zeros(c, steps, dtype=torch.float64, device=start.device)
     beta = torch.zeros(c, steps, dtype=torch.float64, device=start.device)
     first = start.T.to(room.dtype)
@@ -73,7 +73,8 @@ def lanczos_iteration(
     scale = torch.zeros(c, dtype=torch.float64, device=start.device)
     for j in range(steps):
         w, basis = room[:, j + 1], room[:, : j + 1]
-        w.copy_((yield room[:, j].T).T)
+        product = yield room[:, j].T
+        w.copy_(product.reshape(1, n) if c == 1 else product.T)  # PyTorch copies a transpose of one row slowly
         along, size = _orthogonalise(w, basis)
         alpha[:, j] = along[:, j]
         scale = torch.maximum(scale, torch.hypot(torch.linalg.vector_norm(along, dim=1), size))
@@ -86,10 +87,11 @@ def lanczos_iteration(
     return alpha, beta
 
 
-def lanczos_room(start: Float[Tensor, "n c"], steps: int) -> Float[Tensor, "c m n"]:
+def lanczos_room(
+    n: int, vectors: int, steps: int, dtype: torch.dtype, device: torch.device | None
+) -> Float[Tensor, "c m n"]:
     """Memory for the vectors of `lanczos_iteration`; several iterations may use it one after the other."""
-    storage = torch.promote_types(start.dtype, torch.float32)
-    return torch.empty(start.shape[1], steps + 1, start.shape[0], dtype=storage, device=start.device)
+    return torch.empty(vectors, steps + 1, n, dtype=torch.promote_types(dtype, torch.float32), device=device)
 
 
 def _rounding(n: int, dtype: torch.dtype) -> float:
@@ -138,6 +140,16 @@ def gauss_quadrature(alpha: Float[Tensor, "c m"], beta: Float[Tensor, "c m"]) ->
 
 _WORKSPACE = 2**30
 """Bytes of vectors and products that are kept at once."""
+_FEWEST_PAIRS, _MOST_PAIRS = 4, 32
+
+
+def pairs_held(n: int, dtype: torch.dtype) -> int:
+    """Vectors with their products that are held at once: as many as fit in a gigabyte, 4 to 32.
+
+    >>> pairs_held(10**3, torch.float32), pairs_held(3 * 10**7, torch.float32), pairs_held(3, torch.float32)
+    (32, 4, 3)
+    """
+    return min(n, max(_FEWEST_PAIRS, min(_MOST_PAIRS, _WORKSPACE // (2 * n * dtype.itemsize))))
 
 
 class RitzPairs:
@@ -146,7 +158,7 @@ class RitzPairs:
     ``A Q = Q T + rest e_m^T`` gives ``A x = Q T y + y_m rest`` for ``x = Q y``: an eigenvector y of T is all it takes.
 
     Args:
-        each: Vectors of each Krylov space; fewer where they would take more than a gigabyte.
+        each: Vectors of each Krylov space, as long as there is room: see `pairs_held`.
 
     >>> from hessianlens.spectra import density
     >>> A, pairs = torch.diag(torch.arange(30.0, dtype=torch.float64)), RitzPairs()
@@ -157,31 +169,76 @@ class RitzPairs:
 
     def __init__(self, each: int = 2) -> None:
         self.each = check_whole("each", each, 1)
-        self._vectors: list[Tensor] = []
-        self._products: list[Tensor] = []
+        self._count = 0
+        # Not filled with zeros: most of it is never touched, and then takes neither time nor memory.
+        self._room: tuple[Tensor, Tensor] | None = None
+        self._scratch: Tensor | None = None
+
+    def scratch(self, like: Tensor) -> Float[Tensor, "n"]:
+        """Memory for one more vector."""
+        if self._scratch is None or self._scratch.shape != like.shape or self._scratch.dtype != like.dtype:
+            self._scratch = torch.empty_like(like)
+        return self._scratch
+
+    def room(
+        self, n: int, dtype: torch.dtype, device: torch.device | None, size: int | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Rows for vectors and for their products, those that are known first; a search may work in them.
+
+        Args:
+            n: Length of a vector.
+            dtype: Of its entries.
+            device: Where it is.
+            size: Rows; by default `pairs_held`.
+        """
+        shape = (pairs_held(n, dtype) if size is None else size, n)
+        old = self._room
+        if old is None or old[0].shape != shape or old[0].dtype != dtype:
+            made = torch.empty(shape, dtype=dtype, device=device), torch.empty(shape, dtype=dtype, device=device)
+            self._count = min(self._count, shape[0])
+            for new, rows in zip(made, old or (), strict=False):
+                new[: self._count] = rows[: self._count]
+            self._room = made
+            return made
+        return old
+
+    def hold(self, count: int) -> None:
+        """So many rows hold pairs now, of which the search that works in them knows; the memory stays."""
+        self._count = count
+
+    def copy(self) -> RitzPairs:
+        """The same pairs in memory of their own."""
+        other = RitzPairs(self.each)
+        other._count, other._room = self._count, None
+        if self._room is not None:
+            vectors, products = (rows.clone() for rows in (self.vectors, self.products))
+            other._room = vectors, products
+        return other
 
     def add(self, vector: Float[Tensor, "n"], product: Float[Tensor, "n"]) -> None:
-        """Keep another vector with its product."""
+        """Keep another vector with its product, if there is room."""
         known = isinstance(vector, Tensor) and isinstance(product, Tensor) and vector.shape == product.shape
         check_that(known and vector.ndim == 1, "vector", vector, "a vector [n], and its product, [n] too")
-        self._vectors.append(vector)
-        self._products.append(product)
+        X, AX = self.room(len(vector), vector.dtype, vector.device)
+        if self._count < len(X):
+            X[self._count], AX[self._count] = vector, product
+            self._count += 1
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        return zip(self._vectors, self._products, strict=True)
+        return zip(self.vectors, self.products, strict=True)
 
     def __len__(self) -> int:
-        return len(self._vectors)
+        return self._count
 
     @property
     def vectors(self) -> Float[Tensor, "k n"]:
         """A vector per row; not orthogonal to those of other Krylov spaces."""
-        return torch.stack(self._vectors)
+        return torch.empty(0, 0) if self._room is None else self._room[0][: self._count]
 
     @property
     def products(self) -> Float[Tensor, "k n"]:
         """Their products with A, row by row."""
-        return torch.stack(self._products)
+        return torch.empty(0, 0) if self._room is None else self._room[1][: self._count]
 
     def see(
         self,
@@ -196,9 +253,9 @@ class RitzPairs:
         known = known and [each.shape for each in (alpha, beta, rest)] == [(c, m), (c, max(m - 1, 0)), (c, n)]
         check_that(known, "basis", basis, "[c, m, n], beside alpha [c, m], beta [c, m - 1] and rest [c, n]")
         T = torch.diag_embed(alpha) + torch.diag_embed(beta, offset=1) + torch.diag_embed(beta, offset=-1)
+        X, AX = self.room(n, basis.dtype, basis.device)
         for Q, t, left in zip(basis, T, rest, strict=True):
-            room = _WORKSPACE // (2 * Q.shape[1] * Q.element_size()) - len(self)
-            Y = torch.linalg.eigh(t)[1].T.flip(0)[: max(0, min(self.each, room))]
-            vectors, products = (torch.cat([Y, Y @ t]).to(Q) @ Q).split(len(Y))  # in one pass over Q
-            for y, vector, product in zip(Y, vectors, products, strict=True):
-                self.add(vector, product.add_(left, alpha=float(y[-1])))
+            for y in torch.linalg.eigh(t)[1].T.flip(0)[: min(self.each, len(X) - self._count)]:
+                torch.mv(Q.T, y.to(Q), out=X[self._count])
+                torch.mv(Q.T, (t @ y).to(Q), out=AX[self._count]).add_(left, alpha=float(y[-1]))
+                self._count += 1

@@ -17,10 +17,6 @@ from hessianlens.spectra.products import LinearOperator, check_square, multiply,
 from hessianlens.spectra.reverse_communication import Iteration, answer
 from hessianlens.spectra.summation import inner_products, row_lengths
 
-_WORKSPACE = 2**30
-"""Bytes of search vectors and their products that are held at once."""
-_LEAST, _MOST = 4, 32
-"""Search vectors before the search starts anew from the best of them."""
 _KEPT = 2
 """Vectors that it starts anew from."""
 _LOST = 1e-6
@@ -101,29 +97,35 @@ def leading_eigenpair(
     check_that(known is None or isinstance(known, RitzPairs), "known", known, "RitzPairs that a density has kept")
     if basis is not None:
         check_count("basis", basis, min(n, _KEPT + 1), "vectors held at once")
-    width = search_width(n, op.dtype) if basis is None else min(n, basis)
     first = start if start is None else start_vectors(op, check_tensor("start", start, (1,)))[0]
     gaussian = Probes(n, 1, seed, "gaussian", op.dtype, op.device)
-    search = eigenpair_iteration(gaussian, first, rtol=rtol, most=most, width=width, known=known)
+    space = RitzPairs() if known is None else known.copy()
+    search = eigenpair_iteration(gaussian, first, space, rtol=rtol, most=most, basis=basis)
     return answer(search, lambda V: multiply(op, V))
 
 
 def eigenpair_iteration(
-    fresh: Probes, start: Float[Tensor, "n"] | None, *, rtol: float, most: int, width: int, known: RitzPairs | None
+    fresh: Probes,
+    start: Float[Tensor, "n"] | None,
+    space: RitzPairs,
+    *,
+    rtol: float,
+    most: int,
+    basis: int | None = None,
 ) -> Iteration[LeadingEigenpair]:
     """`leading_eigenpair` by reverse communication.
 
     Args:
         fresh: One random vector, to begin with where nothing is known.
         start: As for `leading_eigenpair`.
+        space: What is known already; the search works in its memory, and leaves there the space that it has searched.
         rtol: As for `leading_eigenpair`.
         most: As for `leading_eigenpair`.
-        width: Vectors held at once.
-        known: As for `leading_eigenpair`.
+        basis: As for `leading_eigenpair`.
     """
-    search = _Search(fresh, width)
-    if known is not None and len(known):
-        search.take(known)
+    search = _Search(fresh, space, basis)
+    if len(space):
+        search.settle(len(space))
     if not search.within(rtol) and (start is not None or not search.count):
         yield from search.enter(fresh.vector(0) if start is None else start)
     while not search.within(rtol) and search.products < most:
@@ -134,39 +136,27 @@ def eigenpair_iteration(
     return search.found(rtol)
 
 
-def search_width(n: int, dtype: torch.dtype) -> int:
-    """Search vectors that are held at once.
-
-    >>> search_width(10**3, torch.float32), search_width(3 * 10**7, torch.float32), search_width(3, torch.float32)
-    (32, 4, 3)
-    """
-    return min(n, max(_LEAST, min(_MOST, _WORKSPACE // (2 * n * dtype.itemsize))))
-
-
 Growth = Generator[Tensor, Tensor, None]
 """What asks for products and changes the search."""
 
 
 class _Search:
-    """Orthonormal vectors V, their products A V, and the best Ritz pair of their span."""
+    """Orthonormal vectors V, their products A V, and the best Ritz pair of their span, in the memory of known pairs."""
 
-    def __init__(self, fresh: Probes, width: int) -> None:
-        self.width, self.products, self.count = width, 0, 0
-        # Not filled with zeros: most of it is never touched, and then takes neither time nor memory.
-        self.V = torch.empty(width, fresh.dim, dtype=fresh.dtype, device=fresh.device)
-        self.AV = torch.empty_like(self.V)
-        self.T = torch.zeros(width, width, dtype=torch.float64, device="cpu")
+    def __init__(self, fresh: Probes, space: RitzPairs, basis: int | None) -> None:
+        size = None if basis is None else min(fresh.dim, basis)
+        self.V, self.AV = space.room(fresh.dim, fresh.dtype, fresh.device, size)
+        self.width, self.products, self.count, self._space = len(self.V), 0, 0, space
+        self.T = torch.zeros(self.width, self.width, dtype=torch.float64, device="cpu")
+        self._rest = space.scratch(self.V[0])
 
     def within(self, rtol: float) -> bool:
         """Whether the best pair is good enough; what rounding leaves of a zero is."""
         rounding = 10 * torch.finfo(self.V.dtype).eps
         return self.count > 0 and self.residual <= max(rtol * abs(self.value), rounding * self.size)
 
-    def take(self, known: RitzPairs) -> None:
+    def settle(self, count: int) -> None:
         """Begin with vectors whose products are known: an orthonormal basis of the best part of their span."""
-        count = min(len(known), self.width)
-        for k, (vector, product) in zip(range(count), known, strict=False):
-            self.V[k], self.AV[k] = vector, product
         X, AX = self.V[:count], self.AV[:count]
         sizes, mixed = torch.linalg.eigh(_inner(X, X))
         sound = sizes > _DEPENDENT * sizes[-1]
@@ -180,22 +170,23 @@ class _Search:
         """Add a direction, unless it has been searched already."""
         if self.count == self.width:
             self._mix(self._ritz[:, -_KEPT:].T)
-        new, V = vector / _length(vector), self.V[: self.count]
-        for _ in range(2):
-            left = 1.0
-            if self.count:
-                new.sub_((V.T @ (V @ new)))
-                left = _length(new)
+        V, new, left = self.V[: self.count], self.V[self.count], 1.0
+        torch.div(vector, _length(vector), out=new)
+        for _ in range(2 if self.count else 0):
+            new.addmv_(V.T, V @ new, alpha=-1)
+            left = _length(new)
             if left >= _CANCELLED:
                 break
         if left >= _LOST:
-            yield from self._add(new.div_(left))
+            new.div_(left)
+            yield from self._extend()
 
-    def _add(self, vector: Tensor) -> Growth:
+    def _extend(self) -> Growth:
+        """Ask for the product with the next row of V."""
         j = self.count
-        self.V[j] = vector
         self.AV[j] = (yield self.V[j, :, None])[:, 0]
         self.count, self.products = j + 1, self.products + 1
+        self._space.hold(self.count)
         inner = _inner(self.V[: j + 1], self.AV[j : j + 1])[:, 0]
         self.T[j, : j + 1] = self.T[: j + 1, j] = inner
         self._solve()
@@ -205,7 +196,8 @@ class _Search:
         self.value, self.size = float(values[-1]), float(values.abs().max())
         self._ritz = vectors
         best = vectors[:, -1].to(self.V)
-        self._rest = (self.AV[: self.count].T @ best).addmv_(self.V[: self.count].T, best, alpha=-self.value)
+        torch.mv(self.AV[: self.count].T, best, out=self._rest)
+        self._rest.addmv_(self.V[: self.count].T, best, alpha=-self.value)
         self.residual = _length(self._rest)
 
     def grow(self) -> Growth:
@@ -220,6 +212,7 @@ class _Search:
             for piece in rows[:count].split(_PIECE_ENTRIES, dim=1):
                 piece[: len(W)] = mixed @ piece
         self.count = len(W)
+        self._space.hold(self.count)
         inner = _inner(self.V[: self.count], self.AV[: self.count])
         self.T[: self.count, : self.count] = (inner + inner.T) / 2
         self._solve()
@@ -227,7 +220,7 @@ class _Search:
     def found(self, rtol: float) -> LeadingEigenpair:
         """The best pair as it is."""
         vector = self.V[: self.count].T @ self._ritz[:, -1].to(self.V)
-        return LeadingEigenpair(self.value, vector / _length(vector), self.residual, self.within(rtol), self.products)
+        return LeadingEigenpair(self.value, vector.div_(_length(vector)), self.residual, self.within(rtol), self.products)
 
 
 def _inner(A: Tensor, B: Tensor) -> Tensor:

@@ -23,59 +23,43 @@ from hessianlens.spectra import RitzPairs, density, leading_eigenpair
 
 @pytest.mark.parametrize("cost", [0.01, 0.5, 7.0])
 @pytest.mark.parametrize("overhead", [0.05, 0.1, 0.5])
-@pytest.mark.parametrize("forecast", [None, 1.0])
-def test_measurements_stay_within_their_share(cost: float, overhead: float, forecast: float | None) -> None:
+def test_pieces_stay_within_their_share(cost: float, overhead: float) -> None:
     now = 0.0
-    forecast = None if forecast is None else cost * forecast
-    pace = Pace(every=3, overhead=overhead, clock=lambda: now, forecast=forecast)
-    measured = []
+    pace, done = Pace(overhead=overhead, clock=lambda: now), []
     for step in range(1, 1001):
         now += 1.0
-        if pace.due(step):
-            with pace.measuring(step):
+        pace.tick(step)
+        while pace.affords(cost):
+            with pace.spending():
                 now += cost
-            measured.append(step)
-            unpaid = forecast is None and len(measured) == 1
-            assert unpaid or pace.spent <= overhead * pace.trained + 1e-9
-    paid = 1 if forecast is None else 1 + math.ceil(round(cost / overhead, 9))  # time counts from the first step on
-    assert measured[0] == paid and len(measured) > 1
-    assert all(later - earlier >= 3 for earlier, later in pairwise(measured))
-    # It is not timid either: what it may spend it spends, unless `every` holds it back.
-    assert len(measured) >= min(1000 // 3, math.floor(overhead * 999 / cost) - 1)
+            done.append(step)
+        assert pace.spent <= overhead * pace.trained + 1e-9
+    assert done[0] == 1 + math.ceil(round(cost / overhead, 9))  # time counts from the first step on
+    # It is not timid either: what it may spend it spends, but for what does not add up.
+    whole = math.floor(overhead * 999 / cost)
+    assert len(done) >= min(whole - 1, 900) and pace.earns_in(10) == pytest.approx(10 * overhead)
 
 
-def test_any_window_between_measurements_is_paid_for() -> None:
-    """Costs that vary and steps of two lengths: what one measurement takes too long the next one waits for."""
+def test_any_window_pays_for_itself() -> None:
+    """Costs that vary and steps of two lengths; and a rest in between, of which nothing may be saved up."""
     now, ends = 0.0, [(0.0, 0.0)]
-    pace = Pace(every=1, overhead=0.1, clock=lambda: now, forecast=1.0)
+    pace = Pace(overhead=0.1, clock=lambda: now)
     for step in range(1, 2000):
         now += 1.0 if step % 100 < 50 else 0.1
-        if pace.due(step):
-            with pace.measuring(step):
+        pace.tick(step)
+        if not 700 < step < 1200 and pace.affords(1.0):
+            with pace.spending():
                 now += (1.0, 3.0, 0.5)[step % 3]
-            ends.append((pace.trained, pace.spent))
-    assert len(ends) > 20
+        ends.append((pace.trained, pace.spent))
+    assert pace.spent > 0.05 * pace.trained
     for k, (trained, spent) in enumerate(ends):
-        for later, more in ends[k + 1 :]:
-            # A measurement that takes longer than the one before it is paid for afterwards.
-            assert more - spent <= 0.1 * (later - trained) + 3.0
-
-
-def test_the_price_of_a_forecast_is_paid_too() -> None:
-    now = 0.0
-    pace = Pace(every=1, overhead=0.1, clock=lambda: now)
-    assert pace.asks_for_forecast
-    with pace.pricing():
-        now += 1.0
-    pace.forecast = 2.0
-    due = next(step for step in range(1, 100) if (now := now + 1.0) and pace.due(step))
-    assert due == 30 and not pace.asks_for_forecast and pace.spent == 1.0
+        for later, more in ends[k + 1 :]:  # one piece, at what it took
+            assert more - spent <= 0.1 * (later - trained) + 3.0 + 1e-9
 
 
 def test_a_run_that_goes_back_is_measured_at_once() -> None:
     pace = Pace(every=100, overhead=None, clock=lambda: 0.0)
-    with pace.measuring(500):
-        pass
+    pace.begin(500)
     assert not pace.due(550) and pace.due(20)
 
 
@@ -170,7 +154,8 @@ def test_pairs_as_the_optimiser_sees_them() -> None:
     edge = StabilityEdge(2.0, torch.linspace(0.5, 2, 9), torch.linspace(0.1, 0.3, 9), 1.0)
     known = RitzPairs()
     known.add(x, A @ x)
-    (vector, product) = next(iter(edge.seen_pairs(known)))
+    edge.see_pairs(known)
+    (vector, product) = next(iter(known))
     torch.testing.assert_close(edge.seen(A) @ vector[:, None], product[:, None])
 
 
@@ -420,26 +405,3 @@ def test_a_page_leaves_out_shares_that_are_not_known() -> None:
     )
     assert "Not drawn: share of negative eigenvalues" in vague[0] and "0.312" not in vague[0]
     assert vague[1] == {"top": 2.0, "negative_low": 0.3, "negative_high": 0.3 + 0.6}
-
-
-def test_a_watched_run_spends_nothing_that_it_has_not_earned() -> None:
-    """A whole monitor with a clock that counts its own calls: the first record comes late and says why."""
-    task = hl.tasks.Addition()
-    model = hl.models.Transformer(layers=1, d_model=8, d_mlp=8)
-    problem = hl.problem(model, task.batch(2, seed=0), task.cross_entropy)
-    monitor, steps = Monitor(problem, every=1, quantities=("weight", "gradient")), 0
-    now = 0.0
-
-    def clock() -> float:
-        nonlocal now
-        now += 0.01  # every look at the clock takes a moment
-        return now
-
-    monitor.pace.clock = clock
-    while not len(monitor.history):
-        steps, now = steps + 1, now + 0.1
-        monitor.step()
-        if steps == 1:
-            assert repr(monitor).startswith("Monitor without a record: the next measurement takes about")
-    assert steps > 5
-    assert monitor.pace.spent - monitor.pace.last <= 0.1 * monitor.pace.trained
