@@ -146,7 +146,7 @@ def under_the_trainer(training: Training, measured: Callable[[], None]) -> None:
 
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
-    class Watch(TrainerCallback):  # type: ignore[misc]
+    class Watch(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             measured()
 
@@ -182,23 +182,25 @@ def overhead(
         records, gradient = watched.monitor.history, watched.gradient
         prices = watched.monitor.piece_seconds
         hvp = prices.get("HVP", float("nan")) / gradient
+        set_up, worst = watched.monitor.setup_seconds / gradient, watched.worst_window(_WINDOW)
+        whole = sum("negative_mass" in record.numbers.get("model", {}) for record in records)
         details: dict[str, object] = {
             "share": watched.share,
-            "worst share of 100 steps": watched.worst_window(_WINDOW),
+            "worst share of 100 steps": worst,
             "steps": [record.step for record in records],
             "complete at": [record.until or record.step for record in records],
+            "with all quantities": whole,
             "products": watched.monitor.products,
             "gradients per HVP": hvp,
-            "gradients of the set-up": watched.monitor.setup_seconds / gradient,
-            "left out": [list(record.notes) for record in records],
+            "gradients of the set-up": set_up,
+            "notes": [list(record.notes) for record in records],
         }
-        whole = sum("negative_mass" in record.numbers.get("model", {}) for record in records)
         said = (
-            f"Measurements took {watched.share:.1%} of the time of training, at most {details['worst share of 100 steps']:.1%} "
-            f"in {_WINDOW} steps: {len(records)} in {size.steps} steps, begun at steps "
-            f"{', '.join(str(record.step) for record in records)}, {whole} of them with all quantities; "
-            f"{watched.monitor.products} HVPs of the whole model, {hvp:.2f} gradients of the probe batch each. Before the "
-            f"run, checks and trials took {details['gradients of the set-up']:.0f} gradients."
+            f"Measurements took {watched.share:.1%} of the time of training, at most {worst:.1%} of that of {_WINDOW} "
+            f"steps in a row: {len(records)} in {size.steps} steps, begun at steps "
+            f"{', '.join(str(record.step) for record in records)}, {whole} of them with all quantities. They made "
+            f"{watched.monitor.products} HVPs of the whole model, at {hvp:.2f} gradients of the probe batch each. "
+            f"Before the run, checks and trials took {set_up:.0f} gradients."
         )
         return _timings(watched, size), details, [said]
 
@@ -331,12 +333,18 @@ class WatchBenchmark:
 
 
 WATCHED = (
-    WatchBenchmark("watch_loop_300", "A run of 300 steps, watched with all defaults", 10, TRAINING, overhead(in_a_loop)),
+    WatchBenchmark(
+        "watch_loop_300", "A run of 300 steps, watched with all defaults", 10, TRAINING, overhead(in_a_loop)
+    ),
     WatchBenchmark(
         "watch_loop_3000", "A run of 3,000 steps, watched with all defaults", 10, TRAINING, overhead(in_a_loop), 3000
     ),
     WatchBenchmark(
-        "watch_trainer_300", "300 steps under Hugging Face's Trainer, watched", 10, TRAINING, overhead(under_the_trainer)
+        "watch_trainer_300",
+        "300 steps under Hugging Face's Trainer, watched",
+        10,
+        TRAINING,
+        overhead(under_the_trainer),
     ),
     WatchBenchmark(
         "watch_heads", "Attention heads of a run every 50 steps, against its training", 50, TRAINING, heads, 1000

@@ -24,6 +24,7 @@ from hessianlens.curvature.missing_derivatives import locate_missing_derivative
 from hessianlens.derivatives.difference import cannot_be_differentiated_twice
 from hessianlens.derivatives.graph import OnceOnly, once_only, once_only_reason, refusal, refusals_of
 from hessianlens.problems import Batch, Problem
+from hessianlens.work_times import counted_as
 
 
 class Linearisation:
@@ -35,6 +36,7 @@ class Linearisation:
         names: Parameters with respect to which derivatives will be asked for.
     """
 
+    @counted_as("recording")
     def __init__(self, problem: Problem, batch: Batch, names: Sequence[str]) -> None:
         self.leaves = {name: problem.params[name].detach().requires_grad_() for name in names}
         with problem.scope(), torch.enable_grad():

@@ -92,7 +92,7 @@ class Inspection:
     @property
     def measured(self) -> BlockMeasurements:
         """The norms that are known so far."""
-        return outcome(self._norms, self.deadline, self.interrupted)
+        return outcome(self._norms, self.deadline, self.interrupted, self.opened.work)
 
     @property
     def table(self) -> CurvatureTable:
@@ -110,7 +110,8 @@ class Inspection:
             watch: Progress callback: the next step and the HVPs done.
         """
         try:
-            self._run(watch or Watch())
+            with self.opened.work.running():
+                self._run(watch or Watch())
         except RankError as error:
             self.interrupted, self.lost = True, str(error)
 
@@ -216,6 +217,7 @@ class Inspection:
             "left_out": list(self.measured.left_out),
             "products": self.measured.products,
             "seconds": self.measured.seconds,
+            "processor_seconds": self.opened.work.by_kind(),
             "blocks": table.to_list(),
             "flat": list(table.flat),
             "advice": self.advice(),

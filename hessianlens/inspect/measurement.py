@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from hessianlens.problems import Block, Problem, check_problem
 from hessianlens.sizes import parse_time, readable_time
 from hessianlens.spectra.estimate import ends_in_percent
 from hessianlens.state_guard import restores_state
+from hessianlens.work_times import WorkTimes
 
 BUDGET, RTOL = 300.0, 0.05
 """Seconds, and the relative half-width of intervals that is narrow enough, where nothing else is asked for."""
@@ -54,6 +55,7 @@ class BlockMeasurements(DisplayableRows):
         problem: The measured problem.
         seed: Seed of the probes.
         lengths: By block and part, the lengths of the products with probe vectors that the norms come from.
+        work: Processor time by kind of work.
     """
 
     norms: BlockNorms
@@ -67,6 +69,7 @@ class BlockMeasurements(DisplayableRows):
     problem: Problem
     seed: int
     lengths: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
+    work: WorkTimes = field(default_factory=WorkTimes)
 
     @property
     def table(self) -> CurvatureTable:
@@ -281,15 +284,16 @@ def measure(
     expect(budget is not None or probes is not None, "budget: got None, expected a time, or a number of probes.")
     check_number("rtol", rtol, 0.0, strictly=True)
     chosen = list(problem.blocks.values()) if blocks is None else problem.select(blocks)
-    fitted, _ = within_memory(problem, chosen, probes or 1, len(parts), max_memory)
-    saved = None if resume is None else SavedNorms(resume, fitted)
-    with memory_errors_explained(REMEDY), watching(progress) as watch:
-        sketched = rtol if method == "sketch" else None
-        run = NormRun(fitted, chosen, parts, seed=seed, method=method, rtol=sketched, watch=watch, saved=saved)
-        interrupted = run_until(run, deadline, probes, rtol)
-        if not interrupted:
-            watch.end()
-    return outcome(run, deadline, interrupted)
+    with WorkTimes().running() as times:
+        fitted, _ = within_memory(problem, chosen, probes or 1, len(parts), max_memory)
+        saved = None if resume is None else SavedNorms(resume, fitted)
+        with memory_errors_explained(REMEDY), watching(progress) as watch:
+            sketched = rtol if method == "sketch" else None
+            run = NormRun(fitted, chosen, parts, seed=seed, method=method, rtol=sketched, watch=watch, saved=saved)
+            interrupted = run_until(run, deadline, probes, rtol)
+            if not interrupted:
+                watch.end()
+    return outcome(run, deadline, interrupted, times)
 
 
 def run_until(run: NormRun, deadline: Deadline, probes: int | None, rtol: float) -> bool:
@@ -315,7 +319,7 @@ def _run_until(run: NormRun, deadline: Deadline, probes: int | None, rtol: float
             run.refine(deadline, rtol, probes)
 
 
-def outcome(run: NormRun, deadline: Deadline, interrupted: bool) -> BlockMeasurements:
+def outcome(run: NormRun, deadline: Deadline, interrupted: bool, times: WorkTimes) -> BlockMeasurements:
     """What is known after a run."""
     return BlockMeasurements(
         norms=BlockNorms(run.found, run.why),
@@ -329,4 +333,5 @@ def outcome(run: NormRun, deadline: Deadline, interrupted: bool) -> BlockMeasure
         problem=run.problem,
         seed=run.seed,
         lengths={block.name: run.lengths(block) for block in run.blocks},
+        work=replace(times),
     )

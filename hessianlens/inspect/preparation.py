@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from hessianlens.models.adapters.trial_run import run_dry
 from hessianlens.models.adapters.twice_differentiable import LONG
 from hessianlens.network.forecasting import Forecast
 from hessianlens.problems import Batch, Block, Problem, batch_size
+from hessianlens.work_times import WorkTimes, work
 
 PASSES_PER_PRODUCT = 6
 """Times that a product with the Hessian takes as long as the loss: two gradients, each of three."""
@@ -40,6 +41,7 @@ class OpenedModel:
         loss: The value of the loss; not a number for a draft.
         needed: What measuring it will take.
         loss_seconds: Time that the loss took, once.
+        work: Processor time so far, by kind of work.
     """
 
     settings: Settings
@@ -50,6 +52,7 @@ class OpenedModel:
     loss: float
     needed: Forecast
     loss_seconds: float = 0.0
+    work: WorkTimes = field(default_factory=WorkTimes)
 
     @property
     def sampling_seconds(self) -> float:
@@ -105,6 +108,7 @@ class PreparedModel:
         draft: Long sequences only: a forecast from a dry run, without a value of the loss; None also where the model
             cannot be run without contents.
         pass_seconds: Time of a forward pass over the data, from excerpts; None where it is not known to be long.
+        work: Processor time so far, by kind of work.
     """
 
     settings: Settings
@@ -113,6 +117,7 @@ class PreparedModel:
     process_group: Any = None
     draft: OpenedModel | None = None
     pass_seconds: float | None = None
+    work: WorkTimes = field(default_factory=WorkTimes)
 
     @property
     def loading_seconds(self) -> float:
@@ -129,24 +134,31 @@ class PreparedModel:
 
     def open(self) -> OpenedModel:
         """Run the model, compare its loss, and cut its batches to the memory; every failure is an `InputError`."""
+        with self.work.running():
+            return self._opened()
+
+    def _opened(self) -> OpenedModel:
         settings, data = self.settings, self.data
-        problem = make_problem(
-            self.loaded.model,
-            _own_share(data, self.process_group),
-            data.loss,
-            dtype=getattr(torch, settings.dtype),
-            device=check_device(settings.device),
-            heads=settings.per_head,
-            process_group=self.process_group,
-        )
+        with work("checks"):
+            problem = make_problem(
+                self.loaded.model,
+                _own_share(data, self.process_group),
+                data.loss,
+                dtype=getattr(torch, settings.dtype),
+                device=check_device(settings.device),
+                heads=settings.per_head,
+                process_group=self.process_group,
+            )
         if self.loaded.task is not None:
             problem = replace(problem, reduction="cross_entropy of the sum's digits, mean over them")
         blocks = choose_blocks(problem, settings.blocks, settings.per_head)
         probes = settings.probes or PROBES
         fitted, needed = within_memory(problem, blocks, probes, len(settings.parts), settings.max_memory)
         started = time.monotonic()
-        loss = float(fitted.total_loss())
-        return OpenedModel(settings, self.loaded, data, fitted, blocks, loss, needed, time.monotonic() - started)
+        with work("checks"):
+            loss = float(fitted.total_loss())
+        took = time.monotonic() - started
+        return OpenedModel(settings, self.loaded, data, fitted, blocks, loss, needed, took, self.work)
 
 
 def prepare_model(settings: Settings, process_group: Any = None) -> PreparedModel:
@@ -159,9 +171,11 @@ def prepare_model(settings: Settings, process_group: Any = None) -> PreparedMode
         process_group: Processes that share the sequences; every one of them reads all and takes its part.
     """
     dtype, device = getattr(torch, settings.dtype), check_device(settings.device)
-    loaded = load_model(settings.model, head=settings.head, seed=settings.seed, dtype=dtype)
-    data = prepare_data(loaded, settings.data, sequences=settings.sequences, length=settings.length, seed=settings.seed)
-    prepared = PreparedModel(settings, loaded, data, process_group)
+    with WorkTimes().running() as times, work("loading"):
+        loaded = load_model(settings.model, head=settings.head, seed=settings.seed, dtype=dtype)
+        amounts = {"sequences": settings.sequences, "length": settings.length}
+        data = prepare_data(loaded, settings.data, **amounts, seed=settings.seed)
+    prepared = PreparedModel(settings, loaded, data, process_group, work=times)
     if longest_sequence(data.batches) < LONG:
         return prepared
     ranks = ranks_of(process_group)

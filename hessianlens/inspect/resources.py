@@ -17,6 +17,7 @@ from hessianlens.network.base.sampling import GraphSource, Request
 from hessianlens.network.forecasting import Forecast, forecast
 from hessianlens.problems import Batch, Block, Problem, batch_size, layer_groups, map_tensors, narrow_batch
 from hessianlens.sizes import parse_size, readable
+from hessianlens.work_times import counted_as
 
 
 def choose_blocks(problem: Problem, patterns: Sequence[str], per_head: bool = False) -> list[Block]:
@@ -66,6 +67,7 @@ def cost(problem: Problem, blocks: Sequence[Block], parts: Sequence[str], probes
     return TableCost(memory, building * len(groups) + each * memory.products)
 
 
+@counted_as("forecast")
 def within_memory(
     problem: Problem, blocks: Sequence[Block], probes: int, parts: int, max_memory: str | float | None
 ) -> tuple[Problem, Forecast]:

@@ -145,9 +145,7 @@ class Measurer:
             result: T = end.value
             return result
 
-    def _quadrature(
-        self, op: CountingOperator, name: str, space: RitzPairs, plan: Plan
-    ) -> Iteration[SpectralDensity]:
+    def _quadrature(self, op: CountingOperator, name: str, space: RitzPairs, plan: Plan) -> Iteration[SpectralDensity]:
         probes, steps = _probes(op, plan), min(plan.effort.steps, int(op.shape[1]))
         chunk = probes.count if probes.dim * probes.count * steps <= TOGETHER_ENTRIES else 1
         if name not in self._rooms:

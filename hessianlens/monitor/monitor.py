@@ -10,24 +10,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import nn
 
 from hessianlens.errors import (
     InputError,
     check_flag,
-    check_that,
     check_whole,
     expect,
 )
 from hessianlens.memory import lacks_memory
-from hessianlens.models.adapters import problem as make_problem
 from hessianlens.models.adapters.assembly import LossLike
 from hessianlens.monitor.alarms import new_alarms
 from hessianlens.monitor.arguments import QUANTITIES, check_quantities, make_effort
 from hessianlens.monitor.edge_of_stability import Edge, stability_edges
 from hessianlens.monitor.history import History
-from hessianlens.monitor.integrations import OLD_LOG_NAMES, Sink, log_from_old_names, make_log
+from hessianlens.monitor.inputs import check_given, targets_from_old_names, watched_problem
+from hessianlens.monitor.integrations import Sink, make_log
 from hessianlens.monitor.live_problem import LiveProblem
 from hessianlens.monitor.measurement import Measurer, Piece, Pieces, measurement_pieces, rehearse
 from hessianlens.monitor.ongoing import GRADIENTS_PER_PIECE, Ongoing, price_of
@@ -135,13 +133,13 @@ class Monitor:
         log: Any = (),
         **old: Any,
     ) -> None:
-        targets = [*_old_arguments(old), *(log if isinstance(log, list | tuple) else [log])]
+        targets = [*targets_from_old_names(old), *(log if isinstance(log, list | tuple) else [log])]
         self.pace = Pace(every, overhead, old.get("clock", time.perf_counter))
         effort = make_effort(probes, steps, old.get("tol", rtol), seed=seed, warm=old.get("warm", True))
         self._measurer = Measurer(check_quantities(quantities), effort)
         check_flag("whole", whole)
         with without_side_effects():
-            self._live = LiveProblem(_problem(problem, data, loss))
+            self._live = LiveProblem(watched_problem(problem, data, loss))
         self.blocks: list[Block] = [] if blocks is None else self._live.base.select(blocks)
         expect(whole or bool(self.blocks), "blocks: got none and whole=False, expected something to watch.")
         if optimizer is not None:
@@ -157,7 +155,7 @@ class Monitor:
         self._step = self.history[-1].step if len(self.history) else 0
         self._resumed: float | None = None
         self._ongoing: Ongoing | None = None
-        self._prices, self.setup_seconds = Prices(), 0.0
+        self._prices, self.setup_seconds = Prices[Piece](), 0.0
         if overhead is not None:
             self.set_up()
 
@@ -168,7 +166,7 @@ class Monitor:
         What pieces of a measurement take is learned on the way, so that the first one is paid for as the others are. It
         is called where there is an `overhead`; call it again where `pace.clock` is changed.
         """
-        self._prices = Prices()
+        self._prices = Prices[Piece]()
         began = self.pace.clock()
         watched = [*(self._live.trained() if self.whole else []), *self.blocks]
         with without_side_effects():
@@ -204,8 +202,11 @@ class Monitor:
 
     @property
     def piece_seconds(self) -> dict[str, float]:
-        """Seconds that pieces of measurements took lately, by kind: "gradient", "attention", "first HVP", "HVP"."""
-        return self._prices.by_kind()
+        """Seconds that pieces of measurements took lately, of the first matrix: "gradient", "attention", "HVP" ..."""
+        found: dict[str, float] = {}
+        for piece, seconds in self._prices:
+            found.setdefault(piece.work, seconds / piece.vectors)
+        return found
 
     @property
     def overhead(self) -> float:
@@ -405,39 +406,3 @@ class Monitor:
         from hessianlens.monitor.integrations import lightning_callback
 
         return lightning_callback(self)
-
-
-def _problem(given: Problem | nn.Module, data: object, loss: Any) -> Problem:
-    if isinstance(given, Problem):
-        expect(data is None and loss is None, "data: got some beside a Problem, which has its own; give one of both.")
-        expect(
-            given.ranks.size == 1,
-            f"problem: got one of {given.ranks.size} ranks, whose clocks would differ in when to measure; expected "
-            "one of a single process: watch in one of them, or call hessianlens.measure in all of them.",
-        )
-        return given
-    check_that(isinstance(given, nn.Module), "problem", given, "a Problem, or an nn.Module with data")
-    expect(data is not None, "data: got none, expected the probe batch on which the model is measured.")
-    return make_problem(given, data, loss)
-
-
-_PRESENT_NAMES = {"warm": "the attribute warm_start", "clock": "the attribute pace.clock", "tol": "rtol="}
-"""By earlier arguments that are not among those of `log`."""
-
-
-def _old_arguments(given: Mapping[str, Any]) -> list[Any]:
-    """Targets of `log` from the arguments that it has replaced, with a warning for every one of them."""
-    for name in given:
-        if name not in (*OLD_LOG_NAMES, *_PRESENT_NAMES):
-            raise TypeError(f"Monitor() got an unexpected keyword argument {name!r}")
-        warnings.warn(f"Monitor: {name}= is now {_PRESENT_NAMES.get(name, 'log=')}", DeprecationWarning, stacklevel=4)
-    return log_from_old_names(given)
-
-
-def check_given(name: str, value: object) -> float:
-    """A number that the loop passes, perhaps as a tensor of one entry."""
-    if isinstance(value, torch.Tensor) and value.numel() == 1:
-        value = value.detach().item()
-    check_that(isinstance(value, (int, float)) and not isinstance(value, bool), name, value, "a number")
-    assert isinstance(value, (int, float))
-    return float(value)

@@ -14,10 +14,10 @@ GRADIENTS_PER_PIECE = {"gradient": 1.2, "attention": 0.7, "first HVP": 4.0, "HVP
 """Gradients of the probe batch that a piece of work takes, where none was done yet; of HVPs per vector."""
 
 
-def price_of(piece: Piece, prices: Prices) -> float:
+def price_of(piece: Piece, prices: Prices[Piece]) -> float:
     """Seconds that a piece of work takes; none where nothing is known.
 
-    >>> prices = Prices()
+    >>> prices = Prices[Piece]()
     >>> prices.add(Piece("gradient"), 1.2)
     >>> price_of(Piece("HVP", "model"), prices)
     2.2
@@ -63,7 +63,7 @@ class Ongoing:
             self._go_on()
         return self._piece
 
-    def work(self, pace: Pace, prices: Prices) -> None:
+    def work(self, pace: Pace, prices: Prices[Piece]) -> None:
         """Do the next piece."""
         piece = self.piece
         try:
@@ -108,4 +108,3 @@ class Ongoing:
     def __repr__(self) -> str:
         comes = "complete" if self.piece is None else f"next: {self.piece.work}"
         return f"measurement of step {self.step}, {self.plan.hvps:.0f} HVPs planned, {comes}"
-

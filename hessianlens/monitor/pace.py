@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from statistics import median
+from typing import Generic, TypeVar
 
 from hessianlens.errors import check_function, check_number, check_whole
 
@@ -15,10 +16,13 @@ RECENT_STEPS, RECENT_PIECES = 20, 5
 """Steps of training and pieces of work of one kind that a forecast is the median of."""
 
 
-class Prices:
+Kind = TypeVar("Kind", bound=Hashable)
+
+
+class Prices(Generic[Kind]):
     """Seconds that a piece of work of a kind takes: the median of the last ones.
 
-    >>> prices = Prices()
+    >>> prices = Prices[str]()
     >>> for seconds in (1.0, 9.0, 1.2):
     ...     prices.add("HVP", seconds)
     >>> prices.of("HVP"), prices.of("gradient")
@@ -26,15 +30,22 @@ class Prices:
     """
 
     def __init__(self) -> None:
-        self._last: dict[Hashable, deque[float]] = {}
+        self._last: dict[Kind, deque[float]] = {}
 
-    def add(self, kind: Hashable, seconds: float) -> None:
+    def add(self, kind: Kind, seconds: float) -> None:
         """Another piece has been done."""
         self._last.setdefault(kind, deque(maxlen=RECENT_PIECES)).append(check_number("seconds", seconds, 0.0))
 
-    def of(self, kind: Hashable) -> float | None:
+    def of(self, kind: Kind) -> float | None:
         """What such a piece takes; None if there was none."""
         return median(self._last[kind]) if kind in self._last else None
+
+    def __iter__(self) -> Iterator[tuple[Kind, float]]:
+        return ((kind, median(last)) for kind, last in self._last.items())
+
+
+_ROUNDING = 1e-9
+"""What many small earnings may lack of their sum."""
 
 
 class Pace:
@@ -112,7 +123,7 @@ class Pace:
         """Whether a piece of work of this price has been paid for."""
         self.dearest = max(self.dearest, price)
         self._earn()
-        return self.overhead is None or self._credit >= price
+        return self.overhead is None or self._credit >= price * (1 - _ROUNDING)
 
     def earns_in(self, steps: float) -> float:
         """Seconds that may go into measurements for so many steps, going by the last ones."""

@@ -19,6 +19,7 @@ from hessianlens.problems import Block, Problem, layer_groups
 from hessianlens.sketching.sampler import samples_needed
 from hessianlens.spectra import Estimate
 from hessianlens.spectra.norms import norm_from_lengths
+from hessianlens.work_times import counted_as
 
 PROBES = 20
 """Probe vectors per block, where nothing else is asked for."""
@@ -130,6 +131,7 @@ class NormRun:
         self._solver = ExactNorms(self.problem, self.parts, self.method, self.rtol, self.seed, self.watch, self.saved)
         self._solve(self.blocks, {block.name: probes for block in self.blocks})
 
+    @counted_as("closed_forms")
     def _solve(self, blocks: Sequence[Block], probes: Mapping[str, int]) -> None:
         """Everything exact that costs no more than so many probes per block."""
         solver = self._solver
@@ -230,6 +232,7 @@ class NormRun:
         if way and way not in known:
             self.why[name] = f"{known}; {way}" if known else way
 
+    @counted_as("checks")
     def _verify(self, blocks: Sequence[Block]) -> None:
         """Once for every layer: its second derivatives are all there."""
         if blocks:

@@ -128,7 +128,9 @@ def _lanczos(
     n, device = probes.dim, probes.device or torch.get_default_device()
     size = min(chunk_size(chunk, n, probes.count, copies=steps), probes.count)
     ensure_fits("The nodes", (3 * probes.count, steps), torch.float64, device, "take fewer probes or steps")
-    ensure_fits("The Lanczos vectors", (size, steps + 1, n), probes.dtype, device, "take fewer steps or a smaller chunk")
+    ensure_fits(
+        "The Lanczos vectors", (size, steps + 1, n), probes.dtype, device, "take fewer steps or a smaller chunk"
+    )
     rules, done = [], 0
     seen = None if keep is None else keep.see
     for start in probes.chunks(size):

@@ -220,7 +220,9 @@ class _Search:
     def found(self, rtol: float) -> LeadingEigenpair:
         """The best pair as it is."""
         vector = self.V[: self.count].T @ self._ritz[:, -1].to(self.V)
-        return LeadingEigenpair(self.value, vector.div_(_length(vector)), self.residual, self.within(rtol), self.products)
+        return LeadingEigenpair(
+            self.value, vector.div_(_length(vector)), self.residual, self.within(rtol), self.products
+        )
 
 
 def _inner(A: Tensor, B: Tensor) -> Tensor:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from itertools import pairwise
 from pathlib import Path
 
 import pytest

@@ -12,6 +12,7 @@ from hessianlens.curvature.tape.recording import Unrecordable
 from hessianlens.curvature.tape.tape import Tape
 from hessianlens.losses.fused_cross_entropy import Part
 from hessianlens.problems import Batch, ClassesLoss, Logits, LogitsForward, Problem
+from hessianlens.work_times import counted_as
 
 _X = "outputs"
 
@@ -109,6 +110,7 @@ class TapedLinearisation:
         names: Parameters with respect to which derivatives will be asked for.
     """
 
+    @counted_as("recording")
     def __init__(self, problem: Problem, batch: Batch, names: Sequence[str]) -> None:
         leaves = {name: problem.params[name] for name in names}
         self._params = {tensor.untyped_storage().data_ptr() for tensor in problem.params.values()}

@@ -17,6 +17,7 @@ from hessianlens.curvature import Repeated
 from hessianlens.problems import Block, Problem
 from hessianlens.spectra.norms import lengths_of
 from hessianlens.spectra.probes import Probes
+from hessianlens.work_times import counted_as
 
 WORKSPACE = 2**28
 """Bytes of products that are held until all batches have added to them, if there are several; at least one vector's."""
@@ -222,6 +223,7 @@ class GraphSource:
         parts = found if self._kind == "split" else (found,)
         return {part: block.take(d[block.parameter]) for part, d in zip(self._asked, parts, strict=True)}
 
+    @counted_as("hvps")
     def _drawn(self, item: Wanted, share: Callable[[], Products]) -> Drawn:
         """The lengths of a product in all parts asked for, of which every process makes its share."""
         block, _, k = item
