@@ -13,6 +13,7 @@ from benchmarks import (
     dense_hessian,
     explorer,
     gpt2,
+    inspection,
     layer_product,
     layer_trace,
     ranks_product,
@@ -98,5 +99,6 @@ RUNNERS: dict[str, Runner] = (
         name: Runner(explorer.title(size), explorer.steps, partial(explorer.run, name))
         for name, size in explorer.SIZES.items()
     }
+    | {inspection.NAME: Runner(inspection.TITLE, lambda options: 2, inspection.run)}
     | {ranks_product.NAME: Runner(ranks_product.TITLE, lambda options: 1, ranks_product.run)}
 )

@@ -23,13 +23,16 @@ UNITS = [
     "certificate_one_layer",
     "explorer_medium",
     "explorer_small",
+    "inspect_gpt2",
     "layer_diagonal",
     "layer_trace",
     "layer_trace_classes",
     "ranks_product",
     "watch_heads",
-    "watch_overhead",
+    "watch_loop_300",
+    "watch_loop_3000",
     "watch_products",
+    "watch_trainer_300",
 ]
 """Measurements whose other side is no way to the same answer, but a unit in which a cost is stated."""
 TITLES = {
