@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hessianlens.errors import InputError, check_choice, describe_value
+from hessianlens.renames import present_value
 
 PARTS = ("full", "ggn", "functional")
 """The Hessian, its Gauss-Newton part, and the difference of the two."""
@@ -19,8 +20,9 @@ PAIR_METHODS = ("auto", "exact", "probes")
 """How a norm off the diagonal may be had."""
 NORM_METHODS = ("auto", "exact", "sketch", "probes")
 """How a norm may be had."""
-_BY_HVPS = ("hvp", "products")
-"""In every call: by Hessian-vector products alone, the last one of each; "products" is an earlier name."""
+_BY_HVPS = "hvp"
+"""In every call: by Hessian-vector products alone, the last one of each."""
+_EARLIER_METHODS = {"products": _BY_HVPS}
 
 
 def part_name(part: str, argument: str = "part") -> str:
@@ -39,7 +41,9 @@ def method_name(method: str, known: Sequence[str] = METHODS) -> str:
     >>> method_name("exact"), method_name("hvp"), method_name("hvp", NORM_METHODS)
     ('exact', 'hvp', 'probes')
     """
-    if method in _BY_HVPS:
+    if isinstance(method, str):
+        method = present_value("method", method, _EARLIER_METHODS)
+    if method == _BY_HVPS:
         return known[-1]
     check_choice("method", method, known)
     return method

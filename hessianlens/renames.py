@@ -30,3 +30,20 @@ def with_earlier_names(
         return attrgetter(inner)(present(module)) if inner else present(module)
 
     return get
+
+
+def present_value(argument: str, value: str, earlier: Mapping[str, str]) -> str:
+    """The value of an argument under the name that it has now, with a warning where it was given another.
+
+    Args:
+        argument: Its name.
+        value: What was given.
+        earlier: Earlier values, and what each is now.
+
+    >>> present_value("method", "exact", {"products": "hvp"})
+    'exact'
+    """
+    if value not in earlier:
+        return value
+    warnings.warn(f"{argument}={value!r} is now {argument}={earlier[value]!r}", DeprecationWarning, stacklevel=4)
+    return earlier[value]

@@ -23,6 +23,7 @@ from hessianlens.inspect.model_names import TOY_CHECKS, check_toy
 from hessianlens.models.arguments import MLP_ACTIVATION_NAMES
 from hessianlens.models.block import MLP_ACTIVATIONS
 from hessianlens.notation import ACTIVATION_NAMES
+from hessianlens.parts import NORM_METHODS, method_name
 
 
 def test_activations() -> None:
@@ -220,3 +221,8 @@ def test_old_names_still_work(old: str, new: str) -> None:
 def test_old_names_of_the_monitor_still_work(old: str, new: str) -> None:
     with pytest.warns(DeprecationWarning, match=f"hessianlens.monitor.{old} is now hessianlens.monitor.{new}"):
         assert getattr(hl.monitor, old) is getattr(hl.monitor, new)
+
+
+def test_an_earlier_method_still_works_and_says_what_it_is_now() -> None:
+    with pytest.warns(DeprecationWarning, match="method='products' is now method='hvp'"):
+        assert method_name("products", NORM_METHODS) == "probes"

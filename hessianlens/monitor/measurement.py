@@ -13,7 +13,7 @@ from torch import Tensor
 from hessianlens.curvature import HessianOperator, loss_gradient
 from hessianlens.monitor.arguments import Effort
 from hessianlens.monitor.edge_of_stability import Edge, NormEdge
-from hessianlens.monitor.plan import FEWEST_HVPS_PER_SEARCH, Plan, whole_plan
+from hessianlens.monitor.plan import FEWEST_HVPS_PER_SEARCH, MeasurementPlan, whole_plan
 from hessianlens.monitor.records import HEAD_QUANTITIES, MODEL, Reading
 from hessianlens.network.head_health import attention_health
 from hessianlens.problems import Block, Problem
@@ -47,7 +47,7 @@ class CountingOperator:
         return self.op @ X
 
 
-class Piece(NamedTuple):
+class WorkPiece(NamedTuple):
     """A piece of work that is done at once.
 
     Attributes:
@@ -61,7 +61,7 @@ class Piece(NamedTuple):
     vectors: int = 1
 
 
-Pieces: TypeAlias = Generator[Piece, None, T]
+Pieces: TypeAlias = Generator[WorkPiece, None, T]
 """Work that may pause: it says what comes next, and does that when it is asked to go on."""
 
 
@@ -102,7 +102,7 @@ class Measurer:
         name: str,
         blocks: Sequence[Block],
         edge: Edge | None,
-        plan: Plan,
+        plan: MeasurementPlan,
         found: dict[str, Reading],
     ) -> Pieces[None]:
         """The spectrum's numbers of one matrix, and with an edge the sharpness that the optimiser sees."""
@@ -137,7 +137,7 @@ class Measurer:
         try:
             vectors = next(iteration)
             while True:
-                yield Piece("HVP" if _counted(op).products else "first HVP", name, vectors.shape[1])
+                yield WorkPiece("HVP" if _counted(op).products else "first HVP", name, vectors.shape[1])
                 product = multiply(op, vectors)
                 self.products += vectors.shape[1]
                 vectors = iteration.send(product)
@@ -145,19 +145,23 @@ class Measurer:
             result: T = end.value
             return result
 
-    def _quadrature(self, op: CountingOperator, name: str, space: RitzPairs, plan: Plan) -> Iteration[SpectralDensity]:
+    def _quadrature(
+        self, op: CountingOperator, name: str, space: RitzPairs, plan: MeasurementPlan
+    ) -> Iteration[SpectralDensity]:
         probes, steps = _probes(op, plan), min(plan.effort.steps, int(op.shape[1]))
         chunk = probes.count if probes.dim * probes.count * steps <= TOGETHER_ENTRIES else 1
         if name not in self._rooms:
             self._rooms[name] = lanczos_room(probes.dim, chunk, steps, op.dtype, op.device)
         return density_iteration(probes, steps, chunk, space, self._rooms[name])
 
-    def _in_norm(self, problem: Problem, name: str, edge: NormEdge, plan: Plan) -> Pieces[dict[str, Reading]]:
+    def _in_norm(
+        self, problem: Problem, name: str, edge: NormEdge, plan: MeasurementPlan
+    ) -> Pieces[dict[str, Reading]]:
         """The largest curvature that a step of an optimiser's own norm meets, searched from its last direction.
 
         The second start is the direction of the step itself, so that the curvature along it is never missed.
         """
-        yield Piece("gradient")
+        yield WorkPiece("gradient")
         gradient = self.gradient(problem, edge.blocks)
         op = CountingOperator(HessianOperator(problem, edge.blocks, edge.blocks))
         step = torch.cat([block.take(gradient[block.parameter]).flatten() for block in edge.blocks])
@@ -180,7 +184,7 @@ class Measurer:
         return loss_gradient(problem, list(dict.fromkeys(block.parameter for block in blocks)))[1]
 
     def _leading(
-        self, op: LinearOperator, matrix: str, name: str, space: RitzPairs, plan: Plan
+        self, op: LinearOperator, matrix: str, name: str, space: RitzPairs, plan: MeasurementPlan
     ) -> Pieces[LeadingEigenpair]:
         """The largest eigenvalue, from the last eigenvector and from what the random vectors have met.
 
@@ -246,7 +250,7 @@ def measurement_pieces(
     blocks: Sequence[Block],
     edges: Mapping[str, Edge],
     notes: list[str],
-    plan: Plan,
+    plan: MeasurementPlan,
     found: dict[str, dict[str, Reading]],
 ) -> Pieces[None]:
     """All numbers of a measurement by what they belong to, piece by piece.
@@ -263,12 +267,12 @@ def measurement_pieces(
     """
     parts: dict[str, Sequence[Block]] = {MODEL: whole} if whole else {}
     parts |= {block.name: [block] for block in blocks}
-    yield Piece("gradient")
+    yield WorkPiece("gradient")
     loss, sizes = measurer.sizes(problem, parts)
     found.update(sizes)
     found.setdefault(MODEL, {})["probe_loss"] = Reading.of(loss)
     if "entropy" in measurer.quantities or "heads" in measurer.quantities:
-        yield Piece("attention")
+        yield WorkPiece("attention")
         found.update(measurer.attention(problem, notes))
     for name, members in parts.items():
         yield from measurer.curvature(problem, name, members, edges.get(name), plan, found[name])
@@ -279,11 +283,11 @@ def _counted(op: Any) -> CountingOperator:
     return op if isinstance(op, CountingOperator) else _counted(op.op)
 
 
-def _probes(op: CountingOperator, plan: Plan) -> Probes:
+def _probes(op: CountingOperator, plan: MeasurementPlan) -> Probes:
     return Probes(int(op.shape[1]), plan.effort.probes, plan.effort.seed, "rademacher", op.dtype, op.device)
 
 
-def _trace_and_norm(op: CountingOperator, space: RitzPairs, plan: Plan) -> Iteration[dict[str, Reading]]:
+def _trace_and_norm(op: CountingOperator, space: RitzPairs, plan: MeasurementPlan) -> Iteration[dict[str, Reading]]:
     """Trace and norm from one product per probe; the vectors and products are where searches begin."""
     probes = _probes(op, plan)
     along, lengths = [], []
@@ -298,7 +302,7 @@ def _trace_and_norm(op: CountingOperator, space: RitzPairs, plan: Plan) -> Itera
     return {name: reading for name, reading in numbers.items() if name in plan.quantities}
 
 
-def _from_spectrum(spectrum: SpectralDensity, plan: Plan) -> dict[str, Reading]:
+def _from_spectrum(spectrum: SpectralDensity, plan: MeasurementPlan) -> dict[str, Reading]:
     n, found = spectrum.dimension, {}
     if "trace" in plan.quantities:
         found["trace"] = _times(spectrum.moment(1), n)
@@ -315,7 +319,7 @@ def _from_spectrum(spectrum: SpectralDensity, plan: Plan) -> dict[str, Reading]:
 
 def rehearse(
     measurer: Measurer, problem: Problem, blocks: Sequence[Block], clock: Callable[[], float]
-) -> Iterator[tuple[Piece, float]]:
+) -> Iterator[tuple[WorkPiece, float]]:
     """What is done once before the first measurement, and then pieces of work with the seconds that they take.
 
     Args:
@@ -328,7 +332,7 @@ def rehearse(
         began = clock()
         measurer.gradient(problem, blocks)
         if known:
-            yield Piece("gradient"), clock() - began
+            yield WorkPiece("gradient"), clock() - began
     plan = whole_plan(measurer.quantities, measurer.effort)
     if not plan.sampled and not {"top", "edge"} & set(plan.quantities):
         return
@@ -339,7 +343,7 @@ def rehearse(
         began = clock()
         multiply(op, vector)
         if known:
-            yield Piece("HVP", MODEL), clock() - began
+            yield WorkPiece("HVP", MODEL), clock() - began
 
 
 def _length(tensors: Sequence[Tensor]) -> float:

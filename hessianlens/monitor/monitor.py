@@ -27,10 +27,10 @@ from hessianlens.monitor.history import History
 from hessianlens.monitor.inputs import check_given, targets_from_old_names, watched_problem
 from hessianlens.monitor.integrations import Sink, make_log
 from hessianlens.monitor.live_problem import LiveProblem
-from hessianlens.monitor.measurement import Measurer, Piece, Pieces, measurement_pieces, rehearse
+from hessianlens.monitor.measurement import Measurer, WorkPiece, Pieces, measurement_pieces, rehearse
 from hessianlens.monitor.ongoing import GRADIENTS_PER_PIECE, Ongoing, price_of
-from hessianlens.monitor.pace import Pace, Prices
-from hessianlens.monitor.plan import SPAN_SHARE, Plan, affordable_plan, whole_plan
+from hessianlens.monitor.pace import Pace, PieceTimes
+from hessianlens.monitor.plan import SPAN_SHARE, MeasurementPlan, affordable_plan, whole_plan
 from hessianlens.monitor.records import MODEL, Reading, Record, RecordFile
 from hessianlens.network.head_health import HeadAlarm
 from hessianlens.problems import Batch, Block, Problem
@@ -155,7 +155,7 @@ class Monitor:
         self._step = self.history[-1].step if len(self.history) else 0
         self._resumed: float | None = None
         self._ongoing: Ongoing | None = None
-        self._prices, self.setup_seconds = Prices[Piece](), 0.0
+        self._prices, self.setup_seconds = PieceTimes[WorkPiece](), 0.0
         if overhead is not None:
             self.set_up()
 
@@ -166,7 +166,7 @@ class Monitor:
         What pieces of a measurement take is learned on the way, so that the first one is paid for as the others are. It
         is called where there is an `overhead`; call it again where `pace.clock` is changed.
         """
-        self._prices = Prices[Piece]()
+        self._prices = PieceTimes[WorkPiece]()
         began = self.pace.clock()
         watched = [*(self._live.trained() if self.whole else []), *self.blocks]
         with without_side_effects():
@@ -232,7 +232,7 @@ class Monitor:
                 return None
             if self.pace.overhead is None:
                 return self.measure(self._step, optimizer=optimizer, **given)
-            if not self.pace.affords(price_of(Piece("gradient"), self._prices)):
+            if not self.pace.affords(price_of(WorkPiece("gradient"), self._prices)):
                 return None
             self._ongoing = self._begin(optimizer, given, self._affordable())
         return self._advance() if self._affords_next(self._ongoing) else None
@@ -258,24 +258,24 @@ class Monitor:
         return self._complete(ongoing)
 
     @property
-    def _whole_plan(self) -> Plan:
+    def _whole_plan(self) -> MeasurementPlan:
         return whole_plan(self._measurer.quantities, self._measurer.effort, self._matrices)
 
     @property
     def _matrices(self) -> int:
         return self.whole + len(self.blocks)
 
-    def _affordable(self) -> Plan:
+    def _affordable(self) -> MeasurementPlan:
         """As much as training pays for within `every` steps, or within a third of the run so far."""
         seconds = self.pace.earns_in(max(self.pace.every, SPAN_SHARE * self.pace.steps))
-        gradient = price_of(Piece("gradient"), self._prices) / GRADIENTS_PER_PIECE["gradient"]
+        gradient = price_of(WorkPiece("gradient"), self._prices) / GRADIENTS_PER_PIECE["gradient"]
         seconds -= gradient * sum(GRADIENTS_PER_PIECE[work] for work in ("gradient", "attention", "first HVP"))
         name = MODEL if self.whole else self.blocks[0].name
-        each = price_of(Piece("HVP", name), self._prices)
+        each = price_of(WorkPiece("HVP", name), self._prices)
         return affordable_plan(self._whole_plan, self._matrices, max(seconds, 0.0) / each if each else math.inf)
 
     @restores_state
-    def _begin(self, optimizer: Any, given: Mapping[str, float], plan: Plan) -> Ongoing:
+    def _begin(self, optimizer: Any, given: Mapping[str, float], plan: MeasurementPlan) -> Ongoing:
         """A measurement of the weights as they are now; with a limit on its time it may take several steps."""
         self.pace.begin(self._step)
         optimizer = self.optimizer if optimizer is None else optimizer
@@ -294,7 +294,7 @@ class Monitor:
         return ongoing
 
     def _pieces(
-        self, optimizer: Any, notes: list[str], plan: Plan, found: dict[str, dict[str, Reading]]
+        self, optimizer: Any, notes: list[str], plan: MeasurementPlan, found: dict[str, dict[str, Reading]]
     ) -> Pieces[None]:
         problem = self._live.now(copied=self.pace.overhead is not None)
         trained = self._live.trained() if self.whole else []

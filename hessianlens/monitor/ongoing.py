@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hessianlens.monitor.measurement import Piece, Pieces
-from hessianlens.monitor.pace import Pace, Prices
-from hessianlens.monitor.plan import Plan
+from hessianlens.monitor.measurement import WorkPiece, Pieces
+from hessianlens.monitor.pace import Pace, PieceTimes
+from hessianlens.monitor.plan import MeasurementPlan
 from hessianlens.monitor.records import Reading, Record
 
 GRADIENTS_PER_PIECE = {"gradient": 1.2, "attention": 0.7, "first HVP": 4.0, "HVP": 2.2}
 """Gradients of the probe batch that a piece of work takes, where none was done yet; of HVPs per vector."""
 
 
-def price_of(piece: Piece, prices: Prices[Piece]) -> float:
+def price_of(piece: WorkPiece, prices: PieceTimes[WorkPiece]) -> float:
     """Seconds that a piece of work takes; none where nothing is known.
 
-    >>> prices = Prices[Piece]()
-    >>> prices.add(Piece("gradient"), 1.2)
-    >>> price_of(Piece("HVP", "model"), prices)
+    >>> prices = PieceTimes[WorkPiece]()
+    >>> prices.add(WorkPiece("gradient"), 1.2)
+    >>> price_of(WorkPiece("HVP", "model"), prices)
     2.2
     """
     known = prices.of(piece)
-    gradient = (prices.of(Piece("gradient")) or 0.0) / GRADIENTS_PER_PIECE["gradient"]
+    gradient = (prices.of(WorkPiece("gradient")) or 0.0) / GRADIENTS_PER_PIECE["gradient"]
     return gradient * GRADIENTS_PER_PIECE[piece.work] * piece.vectors if known is None else known
 
 
@@ -45,7 +45,7 @@ class Ongoing:
     """
 
     step: int
-    plan: Plan
+    plan: MeasurementPlan
     given: Mapping[str, float]
     trained: float
     before: int
@@ -54,16 +54,16 @@ class Ongoing:
     found: dict[str, dict[str, Reading]]
     cost: float = 0.0
     done: bool = False
-    _piece: Piece | None = None
+    _piece: WorkPiece | None = None
 
     @property
-    def piece(self) -> Piece | None:
+    def piece(self) -> WorkPiece | None:
         """What comes next; None at the end."""
         if self._piece is None and not self.done:
             self._go_on()
         return self._piece
 
-    def work(self, pace: Pace, prices: Prices[Piece]) -> None:
+    def work(self, pace: Pace, prices: PieceTimes[WorkPiece]) -> None:
         """Do the next piece."""
         piece = self.piece
         try:

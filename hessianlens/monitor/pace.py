@@ -19,10 +19,10 @@ RECENT_STEPS, RECENT_PIECES = 20, 5
 Kind = TypeVar("Kind", bound=Hashable)
 
 
-class Prices(Generic[Kind]):
+class PieceTimes(Generic[Kind]):
     """Seconds that a piece of work of a kind takes: the median of the last ones.
 
-    >>> prices = Prices[str]()
+    >>> prices = PieceTimes[str]()
     >>> for seconds in (1.0, 9.0, 1.2):
     ...     prices.add("HVP", seconds)
     >>> prices.of("HVP"), prices.of("gradient")

@@ -18,7 +18,7 @@ SPAN_SHARE = 1 / 3
 
 
 @dataclass(frozen=True)
-class Plan:
+class MeasurementPlan:
     """What one measurement takes up.
 
     Attributes:
@@ -54,7 +54,7 @@ class Plan:
         return f"to stay within overhead={overhead:g}: {'; '.join(parts)}"
 
 
-def whole_plan(quantities: Sequence[str], effort: Effort, matrices: int = 1) -> Plan:
+def whole_plan(quantities: Sequence[str], effort: Effort, matrices: int = 1) -> MeasurementPlan:
     """Everything that was asked for.
 
     Args:
@@ -65,13 +65,13 @@ def whole_plan(quantities: Sequence[str], effort: Effort, matrices: int = 1) -> 
     >>> whole_plan(("top", "trace", "negative"), Effort()).hvps, whole_plan(("trace", "weight"), Effort()).hvps
     (28.0, 4.0)
     """
-    plan = Plan(tuple(quantities), effort)
+    plan = MeasurementPlan(tuple(quantities), effort)
     each = effort.probes * (effort.steps if plan.spectral else plan.sampled)
     search = HVPS_PER_SEARCH if plan.spectral else HVPS_PER_SEARCH_ALONE
     return replace(plan, hvps=float(matrices * (each + search * _searches(plan))))
 
 
-def affordable_plan(whole: Plan, matrices: int, hvps: float) -> Plan:
+def affordable_plan(whole: MeasurementPlan, matrices: int, hvps: float) -> MeasurementPlan:
     """The most of it that so many HVPs are enough for.
 
     Shares of eigenvalues go first, which take several HVPs per probe, then trace and norm, then the accuracy of largest
@@ -105,5 +105,5 @@ def affordable_plan(whole: Plan, matrices: int, hvps: float) -> Plan:
     return replace(plan, effort=limited, left_out=missing, limited=True, hvps=float(searches * most))
 
 
-def _searches(plan: Plan) -> int:
+def _searches(plan: MeasurementPlan) -> int:
     return ("top" in plan.quantities) + ("edge" in plan.quantities)

@@ -10,7 +10,7 @@ import torch
 
 import hessianlens as hl
 from hessianlens.monitor import Monitor, Record
-from hessianlens.monitor.measurement import Measurer, Piece
+from hessianlens.monitor.measurement import Measurer, WorkPiece
 from hessianlens.monitor.ongoing import GRADIENTS_PER_PIECE
 
 STEP, OVERHEAD = 4.0, 0.1
@@ -31,7 +31,7 @@ class Counted:
         self.monitor = Monitor(self.problem, overhead=overhead, **options)
         self.monitor.pace.clock = lambda: self.now
         self.monitor._prices.__init__()  # type: ignore[misc]
-        self.monitor._prices.add(Piece("gradient"), GRADIENTS_PER_PIECE["gradient"])
+        self.monitor._prices.add(WorkPiece("gradient"), GRADIENTS_PER_PIECE["gradient"])
         self.spent: list[float] = []
         self.records: list[Record] = []
 
