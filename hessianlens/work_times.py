@@ -60,7 +60,7 @@ class WorkTimes:
     @contextmanager
     def running(self) -> Iterator[WorkTimes]:
         """A scope whose work is counted here."""
-        watch = _Watch(self)
+        watch = _StopWatch(self)
         token = _RUNNING.set(watch)
         try:
             yield self
@@ -74,7 +74,7 @@ class WorkTimes:
         return f"processor time: {', '.join(parts)}"
 
 
-class _Watch:
+class _StopWatch:
     """What is worked on now, and since when."""
 
     def __init__(self, times: WorkTimes) -> None:
@@ -87,7 +87,7 @@ class _Watch:
         self.kind, self._since = kind, now
 
 
-_RUNNING: ContextVar[_Watch | None] = ContextVar("times of work", default=None)
+_RUNNING: ContextVar[_StopWatch | None] = ContextVar("times of work", default=None)
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from hessianlens.monitor.history import History
 from hessianlens.monitor.inputs import check_given, targets_from_old_names, watched_problem
 from hessianlens.monitor.integrations import Sink, make_log
 from hessianlens.monitor.live_problem import LiveProblem
-from hessianlens.monitor.measurement import Measurer, WorkPiece, Pieces, measurement_pieces, rehearse
+from hessianlens.monitor.measurement import Measurer, Pieces, WorkPiece, measurement_pieces, rehearse
 from hessianlens.monitor.ongoing import GRADIENTS_PER_PIECE, Ongoing, price_of
 from hessianlens.monitor.pace import Pace, PieceTimes
 from hessianlens.monitor.plan import SPAN_SHARE, MeasurementPlan, affordable_plan, whole_plan

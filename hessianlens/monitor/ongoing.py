@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hessianlens.monitor.measurement import WorkPiece, Pieces
+from hessianlens.monitor.measurement import Pieces, WorkPiece
 from hessianlens.monitor.pace import Pace, PieceTimes
 from hessianlens.monitor.plan import MeasurementPlan
 from hessianlens.monitor.records import Reading, Record
