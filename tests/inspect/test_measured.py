@@ -104,3 +104,15 @@ def test_a_process_that_is_told_to_end_prints_what_it_has(number: int) -> None:
     found = json.loads(done.stdout)
     assert found["complete"] is False and len(found["blocks"]) > 0
     assert "interrupted;" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_time_is_counted_by_kind_of_work() -> None:
+    model, task = hl.models.Transformer(layers=2, d_model=8, d_mlp=8), hl.tasks.Addition(digits=1)
+    problem = hl.problem(model, task.batch(4, seed=0), task.cross_entropy)
+    times = hl.measure(problem, "layer0.*", budget=None, probes=8, method="probes", progress=False).work
+    kinds = times.by_kind()
+    assert kinds["hvps"] > 0 and kinds["recording"] > 0 and kinds["checks"] > 0 and kinds["forecast"] > 0
+    assert kinds["closed_forms"] == 0 and times.total == pytest.approx(sum(kinds.values()))
+    assert 0 < times.measuring < times.total and "hvps" in str(times)
+    exact = hl.measure(problem, "layer1.attn.*", budget=None, probes=8, progress=False).work
+    assert exact.closed_forms > 0
