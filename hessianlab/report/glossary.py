@@ -32,10 +32,11 @@ GLOSSARY: tuple[Word, ...] = (
     Word("norm", "Norm of a block", r"Frobenius norms?|norms? of", "The root of the sum of the squared entries, one "
          "number for the size of a block."),
     Word("outer", "Outer part", r"outer[- ]product|[Oo]uter(?: part)?|Gauss[-–]Newton(?: part)?", "Also Gauss-Newton "
-         "part: the curvature of the loss seen through the first derivatives of the network. It never bends downwards "
-         "if the loss does not."),
+         "part: the curvature of the loss seen through the first derivatives of the network. It has no negative "
+         "eigenvalues if the loss is convex."),
     Word("functional", "Functional part", r"(?<!T-)[Ff]unctional(?: part)?", "The Hessian minus its outer part: the "
-         "network's own second derivative, weighted by the gradient of the loss at its output. It can bend both ways."),
+         "network's own second derivative, weighted by the gradient of the loss at its output. Its eigenvalues "
+         "have both signs."),
     Word("t-functional", "T-functional and T-outer part", r"T-(?:functional|outer(?:-product)?)(?: part)?", "T is the "
          "matrix of attention scores. The query-key part of the Hessian split there, at T, instead of at the output: "
          "the T-functional part is there only because two matrices, queries and keys, are multiplied to scores; the "

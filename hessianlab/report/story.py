@@ -119,7 +119,7 @@ SECTIONS: tuple[StorySection, ...] = (
     StorySection(
         "matrices",
         "Two matrices",
-        "Is the split into queries and keys why the loss bends down?",
+        "Does the split into queries and keys cause negative curvature?",
         (sentences.matrices,),
         (),
         (QUERY_KEY,),

@@ -247,7 +247,7 @@ STUDY_DESIGN = DesignStudy(
     name="study_design",
     title="What attention's design does to the Hessian at initialisation",
     source="All four documents",
-    question="How do activation, norm, query-key matrices, temperature and heads change the growth, the unlikeness, "
+    question="How do activation, norm, query-key matrices, temperature and heads change the growth, the heterogeneity, "
     "the signs and the rank of attention's blocks before training?",
     presets={
         "quick": DesignConfig(),

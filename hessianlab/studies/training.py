@@ -184,8 +184,8 @@ OPTIMISERS = study(
     name="study_optimisers",
     title="SGD with momentum against Adam, by attention and norm",
     source="Article on softmax and sigmoid, back to the exam mistake; article on one matrix or two",
-    question="Does softmax attention need Adam more than sigmoid or linear attention does, and does the unlikeness of "
-    "the Hessian's blocks at initialisation tell where?",
+    question="Does softmax attention need Adam more than sigmoid or linear attention does, and does the heterogeneity "
+    "of the Hessian's blocks at initialisation tell where?",
     hypothesis="Adam ends lower than SGD with softmax attention; the gap is smaller with sigmoid and with linear "
     "attention, and with pre-norm; it grows with the ratio of the largest to the smallest block curvature.",
     arms=tuple(

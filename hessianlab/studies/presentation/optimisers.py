@@ -103,9 +103,9 @@ def _on(task: str, tasks: Sequence[str]) -> str:
 
 
 def gap_chart(result: Result) -> Chart:
-    """Adam's advantage by setting, and the unlikeness of the blocks at initialisation by the same settings."""
+    """Adam's advantage by setting, and the heterogeneity of the blocks at initialisation by the same settings."""
 
-    def unlikeness(task: str) -> Series:
+    def heterogeneity(task: str) -> Series:
         found = (interval(spreads(result, task, attention, norm)) for attention, norm in SETTINGS)
         logs = series("block ratio", enumerate(found))
         return Series(logs.name, logs.x, *(tuple(map(math.exp, each)) for each in (logs.mean, logs.low, logs.high)))
@@ -117,7 +117,7 @@ def gap_chart(result: Result) -> Chart:
                 f"loss of SGD minus loss of Adam (nats){_on(task, tasks)}",
                 (series("gap", enumerate(difference(result, task, gap(*setting)) for setting in SETTINGS)),),
             ),
-            Panel(f"largest over smallest block curvature{_on(task, tasks)}", (unlikeness(task),), log_y=True),
+            Panel(f"largest over smallest block curvature{_on(task, tasks)}", (heterogeneity(task),), log_y=True),
         )
         for task in tasks
     ]
@@ -164,11 +164,11 @@ def draw_relation(result: Result) -> Figure:
 
 
 def relation_pictures(result: Result) -> list[ResultPicture]:
-    """The gap against the unlikeness of the blocks, and losses at the end."""
+    """The gap against the heterogeneity of the blocks, and losses at the end."""
     relation = ResultPicture(
         "relation",
         draw_relation(result),
-        "Gap between the optimisers at the end of training against the unlikeness of the Hessian's blocks at "
+        "Gap between the optimisers at the end of training against the heterogeneity of the Hessian's blocks at "
         "initialisation (root mean square eigenvalue of each weight's own block). Marks are means over seeds, bars "
         "95 % intervals.",
     )
