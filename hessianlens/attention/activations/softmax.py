@@ -30,11 +30,10 @@ class Softmax(Activation):
 
     def value(self, scores: Scores, visible: Visible) -> Scores:
         """Softmax of the visible entries; zero in a row that sees nothing."""
-        hidden = scores.masked_fill(~visible, -torch.inf)
-        top = hidden.amax(-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).min).detach()
-        weights = (hidden - top).exp()
-        total = weights.sum(-1, keepdim=True)
-        return weights / torch.where(total == 0, torch.ones_like(total), total)
+        # The least finite number, not minus infinity: a row that sees nothing would have weights and derivatives NaN.
+        hidden = ~visible
+        weights = scores.masked_fill(hidden, torch.finfo(scores.dtype).min).softmax(-1)
+        return weights.masked_fill(hidden, 0.0)
 
     def jacobian(self, scores: Scores, visible: Visible) -> RowMatrices:
         """Covariance of the row's distribution: diagonal minus rank one, split at the largest weight."""
