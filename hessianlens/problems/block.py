@@ -54,6 +54,8 @@ class Block:
         """A block of `tensor`; the whole of it unless an index is given."""
         full = tuple(slice(None) for _ in tensor.shape) if index is None else index
         made = cls(name, parameter, full, tuple(tensor.shape), note, stretch)
+        if index is None and stretch is None:
+            return made
         return replace(made, shape=tuple(made.take(torch.empty(tensor.shape, device="meta")).shape))
 
     def take(self, tensor: Tensor) -> Tensor:

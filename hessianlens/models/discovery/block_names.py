@@ -40,7 +40,7 @@ class ParameterClaim:
 def read_claims(model: nn.Module, parameters: Iterable[str]) -> list[ParameterClaim]:
     """A claim for every parameter; without roles everywhere if there is no attention in the model."""
     blank = [ParameterClaim(parameter, name) for parameter, name in read_names(parameters).items()]
-    rules = (*registered_rules(), *TABLE)
+    rules = _Rules((*registered_rules(), *TABLE))
     claims = _with_attention([_numbered(model, claim, rules) for claim in blank])
     if not any(claim.stack is not None for claim in claims):
         claims = _with_attention(_unnumbered(model, blank, rules))
@@ -51,17 +51,30 @@ def read_claims(model: nn.Module, parameters: Iterable[str]) -> list[ParameterCl
 
 
 def _match(
-    model: nn.Module, claim: ParameterClaim, rest: str, rules: tuple[Rule, ...], scopes: tuple[str, ...]
+    model: nn.Module, claim: ParameterClaim, rest: str, rules: _Rules, scopes: tuple[str, ...]
 ) -> ParameterClaim:
     owner = type(module_at(model, parent(claim.name.path))).__name__
-    for rule in rules:
-        roles = rule.roles_of(rest, owner) if rule.scope in scopes else ()
-        if roles:
-            return replace(claim, roles=roles, packing=rule.packing, shards=rule.shards)
-    return claim
+    roles, packing, shards = rules.first(rest, owner, scopes)
+    return replace(claim, roles=roles, packing=packing, shards=shards) if roles else claim
 
 
-def _numbered(model: nn.Module, claim: ParameterClaim, rules: tuple[Rule, ...]) -> ParameterClaim:
+class _Rules:
+    """Rules in their order, each path looked up once: the layers of a stack have the same."""
+
+    def __init__(self, rules: tuple[Rule, ...]) -> None:
+        self._rules = rules
+        self._found: dict[tuple[str, str, tuple[str, ...]], tuple[tuple[str, ...], str, int]] = {}
+
+    def first(self, rest: str, owner: str, scopes: tuple[str, ...]) -> tuple[tuple[str, ...], str, int]:
+        """Roles, packing and shards by the first rule that applies; no roles if none does."""
+        key = rest, owner, scopes
+        if key not in self._found:
+            applying = ((rule.roles_of(rest, owner), rule) for rule in self._rules if rule.scope in scopes)
+            self._found[key] = next(((r, rule.packing, rule.shards) for r, rule in applying if r), ((), "", 1))
+        return self._found[key]
+
+
+def _numbered(model: nn.Module, claim: ParameterClaim, rules: _Rules) -> ParameterClaim:
     """A parameter behind the number of a layer."""
     for stack, key, rest in layer_splits(claim.name.path):
         found = _match(model, claim, rest, rules, ("layer",))
@@ -70,7 +83,7 @@ def _numbered(model: nn.Module, claim: ParameterClaim, rules: tuple[Rule, ...]) 
     return claim
 
 
-def _unnumbered(model: nn.Module, claims: list[ParameterClaim], rules: tuple[Rule, ...]) -> list[ParameterClaim]:
+def _unnumbered(model: nn.Module, claims: list[ParameterClaim], rules: _Rules) -> list[ParameterClaim]:
     """The parameters of single layers that no number counts, such as a lone `nn.TransformerEncoderLayer`."""
     found = []
     for claim in claims:
@@ -90,7 +103,7 @@ def _with_attention(claims: list[ParameterClaim]) -> list[ParameterClaim]:
     return [claim if claim.stack in known else replace(claim, roles=(), stack=None, key=()) for claim in claims]
 
 
-def _outside(model: nn.Module, claim: ParameterClaim, rules: tuple[Rule, ...], stacks: set[str]) -> ParameterClaim:
+def _outside(model: nn.Module, claim: ParameterClaim, rules: _Rules, stacks: set[str]) -> ParameterClaim:
     """A parameter outside the layers: embeddings, final norm, heads."""
     containers = [stack.partition("*")[0].rstrip(".") for stack in stacks]
     for before, rest in plain_splits(claim.name.path):

@@ -106,7 +106,7 @@ def _blocks(
     for piece in pieces:
         block = piece.block
         also = [f"shared with {', '.join(shared[block.name])}"] if block.name in shared else []
-        blocks[block.name] = replace(block, note="; ".join([*filter(None, [block.note]), *also]))
+        blocks[block.name] = replace(block, note="; ".join([*filter(None, [block.note]), *also])) if also else block
         if piece.axis is not None and piece.attention in layouts:
             parts = split_heads(block, piece.axis, layouts[piece.attention].count(piece.role))
             blocks.update({part.name: part for part in parts})

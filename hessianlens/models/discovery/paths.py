@@ -108,6 +108,8 @@ def module_at(model: nn.Module, path: str) -> nn.Module:
 
 def _child(module: nn.Module, name: str) -> nn.Module | None:
     """A child by its name, looked for inside a wrapper too."""
+    if (own := module._modules.get(name)) is not None:
+        return own
     with suppress(AttributeError):
         return module.get_submodule(name)
     for wrapper in (*_INNER, *_OUTER):

@@ -162,8 +162,10 @@ class Cutter:
         """Other names of shared blocks: to the name of the block and the parameter's name behind the alias."""
         found = {}
         for group in self.groups:
-            named = self.pieces[group[0]]
+            named, speaker = self.pieces[group[0]], self.speaker(group)
             for other in group:
+                if other == speaker:
+                    continue
                 again = self._cut(other, group[0])
                 if len(again) != len(named):
                     continue
