@@ -14,7 +14,9 @@ Several vectors at once, ``[vector, *parameter]``, go through the same graph in 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from functools import cached_property
+from time import perf_counter
 
 import torch
 from torch import Tensor
@@ -23,6 +25,7 @@ from hessianlens.curvature.loss_boundary import OutputsBoundary, loss_boundary_o
 from hessianlens.curvature.missing_derivatives import locate_missing_derivative
 from hessianlens.derivatives.difference import cannot_be_differentiated_twice
 from hessianlens.derivatives.graph import OnceOnly, once_only, once_only_reason, refusal, refusals_of
+from hessianlens.derivatives.step_check import StepCheck
 from hessianlens.problems import Batch, Problem
 from hessianlens.work_times import counted_as
 
@@ -34,22 +37,34 @@ class Linearisation:
         problem: What is differentiated.
         batch: One batch of its data.
         names: Parameters with respect to which derivatives will be asked for.
+        check: Watches every pass, to say afterwards whether derivatives are certainly right; default: nothing does.
+
+    Attributes:
+        product_seconds: Time that the last product took by itself; the graph stays, and serves the next one.
     """
 
+    product_seconds = 0.0
+
     @counted_as("recording")
-    def __init__(self, problem: Problem, batch: Batch, names: Sequence[str]) -> None:
+    def __init__(self, problem: Problem, batch: Batch, names: Sequence[str], check: StepCheck | None = None) -> None:
+        self.problem, self.batch, self.check = problem, batch, check
         self.leaves = {name: problem.params[name].detach().requires_grad_() for name in names}
-        with problem.scope(), torch.enable_grad():
+        with problem.scope(), torch.enable_grad(), nullcontext() if check is None else check.forward():
             self.end = loss_boundary_of(problem, {**problem.params, **self.leaves}, batch)
-        self.problem, self.batch = problem, batch
+        if problem.model_check is not None and isinstance(self.end, OutputsBoundary):
+            problem.model_check.seen(problem.forward, problem.params, batch, self.end.outputs)
         self._gradients: dict[tuple[str, ...], list[Tensor]] = {}
 
     # Hessian products need the loss through the graph, Gauss-Newton products the loss at the outputs: neither is built
     # before it is asked for.
 
     def _loss(self, tensors: Sequence[Tensor]) -> Tensor:
-        with self.problem.scope(), torch.enable_grad():
-            return self.end.loss(tensors)
+        check = self.check
+        with self.problem.scope(), torch.enable_grad(), nullcontext() if check is None else check.forward():
+            value = self.end.loss(tensors)
+        if check is not None:
+            check.results += [value, *self.end.tensors]
+        return value
 
     @property
     def outputs(self) -> Tensor:
@@ -134,7 +149,9 @@ class Linearisation:
         if columns not in self._gradients:
             ones = torch.ones_like(self.loss)
             self._gradients[columns] = self._grad([self.loss], self._leaves(columns), [ones], graph=True)
+        start = perf_counter()
         found = self._grad(self._gradients[columns], rows, list(tangents.values()), graph=False, several=several)
+        self.product_seconds = perf_counter() - start
         return dict(zip(names, found, strict=True))
 
     def gauss_newton(
@@ -154,7 +171,11 @@ class Linearisation:
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Gauss-Newton and functional products, ``G v`` and ``(H - G) v``, from one graph; neither is a difference."""
         functional, ends = self._functional(tangents, names, several)
-        return self.transposed(self.loss_curvature(ends, several), names, several), functional
+        self._slopes  # noqa: B018 - made once
+        start = perf_counter()
+        ggn = self.transposed(self.loss_curvature(ends, several), names, several)
+        self.product_seconds += perf_counter() - start
+        return ggn, functional
 
     def _functional(
         self, tangents: Mapping[str, Tensor], names: Sequence[str], several: bool
@@ -164,12 +185,14 @@ class Linearisation:
         # The Jacobian's product with a tangent takes a second derivative too, whatever the rows.
         self._expect_twice(self._once_in_outputs, self._leaves(columns), self._leaves(columns))
         vjp = [self._transposed_graph[name] for name in columns]
+        start = perf_counter()
         found = self._grad(vjp, [*rows, *self._dummies], list(tangents.values()), graph=False, several=several)
         functional, ends = dict(zip(names, found, strict=False)), found[len(rows) :]
         downstream = None if several else self.end.inner(ends)
         if downstream is not None:
             more = self.transposed(downstream, names)
             functional = {name: part + more[name] for name, part in functional.items()}
+        self.product_seconds = perf_counter() - start
         return functional, ends
 
     def _grad(
@@ -185,7 +208,8 @@ class Linearisation:
         shapes = [(*weights[0].shape[:1], *x.shape) if several else tuple(x.shape) for x in inputs]
         if not alive:
             return [x.new_zeros(shape) for x, shape in zip(inputs, shapes, strict=True)]
-        with refusals_of(self._locate_missing_derivative), torch.set_grad_enabled(graph):
+        check = nullcontext() if self.check is None else self.check.backward()
+        with refusals_of(self._locate_missing_derivative), torch.set_grad_enabled(graph), check:
             found = torch.autograd.grad(
                 [o for o, _ in alive],
                 list(inputs),

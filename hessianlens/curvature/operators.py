@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from time import perf_counter
 
 import torch
 from torch import Tensor
 
-from hessianlens.curvature.repeated import Repeated
-from hessianlens.curvature.verification import verify
+from hessianlens.curvature.repeated import TAPE_MIN_HVPS_BY_EXCERPT, Repeated
+from hessianlens.curvature.verification import Steps, is_verified, verify
 from hessianlens.operators import Operator
 from hessianlens.problems import Block, Problem
-from hessianlens.sizes import readable
+from hessianlens.sizes import readable, readable_time
 
 Tangents = dict[str, Tensor]
 
@@ -53,7 +54,7 @@ class BlockPairOperator(Operator):
         self.problem, self.rows, self.columns = problem, tuple(rows), tuple(columns)
         self.keep_graphs = len(problem.data) == 1 if keep_graphs is None else keep_graphs
         self._kept: dict[int, Repeated] = {}
-        self._way = ""
+        self._way = self.measured_cost = ""
         self._coming = 0
 
     @property
@@ -122,16 +123,38 @@ class BlockPairOperator(Operator):
         return found
 
     def _matmat(self, X: list[Tensor]) -> list[Tensor]:
-        verify(self.problem, self.row_parameters, [block.parameter for block in self.columns])
+        asked = self.problem, self.row_parameters, [block.parameter for block in self.columns]
+        steps: list[Steps] | None = None
+        start, by_graph = perf_counter(), self._comes_from_graphs(X)
+        if not by_graph:
+            verify(*asked)
+        elif not is_verified(*asked):
+            steps = []
         names = [[block.name for block in blocks] for blocks in (self.rows, self.columns)]
-        return list(self.problem.ranks.all_reduce(f"{type(self).__name__} of {names}", lambda: self._share(X), X))
+        begun = perf_counter()
+        found = self.problem.ranks.all_reduce(f"{type(self).__name__} of {names}", lambda: self._share(X, steps), X)
+        spent = perf_counter() - begun
+        everything = steps is not None and len(steps) == len(self.problem.data)
+        verify(*asked, (steps or ()) if everything else ())
+        if by_graph and not self.measured_cost and X[0].shape[-1] == 1 and self.device.type == "cpu":
+            kept = sum(at.next_seconds for at in self._kept.values())
+            further = readable_time(kept if self.keep_graphs and kept else spent)
+            self.measured_cost = (
+                f"the first took {readable_time(perf_counter() - start)} with its checks, further ones {further}"
+            )
+        return list(found)
 
-    def _share(self, X: list[Tensor]) -> list[Tensor]:
-        """What the data of this process adds to a product."""
+    def _comes_from_graphs(self, X: list[Tensor]) -> bool:
+        """Whether graphs of all data will be made for these vectors, so that nothing else needs to be looked at."""
+        return max(X[0].shape[-1], self._coming) < TAPE_MIN_HVPS_BY_EXCERPT and self.problem.ranks.size == 1
+
+    def _share(self, X: list[Tensor], steps: list[Steps] | None = None) -> list[Tensor]:
+        """What the data of this process adds to a product; the steps of its graphs, if they are asked for."""
         vectors = X[0].shape[-1]
         result = [torch.zeros(*block.shape, vectors, dtype=self.dtype, device=self.device) for block in self.rows]
         for at in self.linearisations():
             at.expect(max(vectors, self._coming))
+            watched = steps is not None and at.watch()
             k = 0
             while k < vectors:
                 width = at.vectors_at_once(vectors - k)
@@ -139,6 +162,8 @@ class BlockPairOperator(Operator):
                     for block, out in zip(self.rows, result, strict=True):
                         out[..., k + number] += block.take(found[block.parameter])
                 k += width
+            if steps is not None and watched:
+                steps.append(at.seen_steps())
         self._coming = max(self._coming - vectors, 0)
         return result
 

@@ -24,7 +24,8 @@ from torch import Tensor
 from hessianlens.curvature.excerpts import candidates
 from hessianlens.curvature.linearisation import Linearisation
 from hessianlens.curvature.tape import TapedLinearisation, Unrecordable
-from hessianlens.curvature.verification import verify_steps
+from hessianlens.curvature.verification import Steps, verify_steps
+from hessianlens.derivatives.step_check import StepCheck
 from hessianlens.errors import InputError
 from hessianlens.memory import lacks_memory
 from hessianlens.problems import Batch, Problem, tensors
@@ -138,6 +139,7 @@ class Repeated:
         self.problem, self.batch, self.names = problem, batch, tuple(names)
         self.taped: TapedLinearisation | None = None
         self._graph: Linearisation | None = None
+        self._check: StepCheck | None = None
         self._made = self._coming = 0
         self._last: _Reference | None = None
         self._excerpts = True  # until they turn out to say nothing
@@ -148,9 +150,25 @@ class Repeated:
     def graph(self) -> Linearisation:
         """Autograd's graph, made when it is first needed."""
         if self._graph is None:
-            self._graph = Linearisation(self.problem, self.batch, self.names)
-            verify_steps(self._graph)
+            self._graph = Linearisation(self.problem, self.batch, self.names, self._check)
+            if self._check is None:
+                verify_steps(self._graph)
         return self._graph
+
+    def watch(self) -> bool:
+        """Have the steps of the products that follow looked at; False where these do not come from the graph."""
+        if self.taped is not None or self._due:
+            return False
+        self._graph, self._check = None, StepCheck()
+        return True
+
+    def seen_steps(self) -> Steps:
+        """What `watch` has shown; no more is looked at."""
+        check, self._check = self._check, None
+        assert check is not None
+        if self._graph is not None:
+            self._graph.check = None
+        return Steps(check.doubt, check.kinds)
 
     @property
     def _test(self) -> TapeTest | None:
@@ -253,6 +271,11 @@ class Repeated:
     def release(self) -> None:
         """Drop the graph and the tape."""
         self._graph = self.taped = None
+
+    @property
+    def next_seconds(self) -> float:
+        """Time that the next product through the graph takes, as far as the last one tells; zero if there is none."""
+        return 0.0 if self._graph is None else self._graph.product_seconds
 
     @property
     def held_bytes(self) -> int:

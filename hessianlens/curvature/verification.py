@@ -1,8 +1,10 @@
-"""`verify`: autograd's second derivatives against the derivative of the gradient, once a problem.
+"""`verify`: whether autograd's second derivatives are those of the function, once a problem.
 
-A backward that saved a detached tensor, a kernel that autograd cannot look into, a straight-through step: each leaves
-autograd with a second derivative that lacks a part, and no error. The gradient itself knows better: along a random
-direction in every layer its finite difference must be ``G v + (H - G) v``.
+They are if every step is one of PyTorch's own and was seen by autograd (`hessianlens.derivatives.step_check`). Where
+that is not certain, differences of the gradient decide: a backward that saved a detached tensor, a kernel that autograd
+cannot look into, a straight-through step each leave autograd with a second derivative that lacks a part, and no error.
+The gradient itself knows better: along random directions in every layer its finite difference must be
+``G v + (H - G) v``.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from hessianlens.curvature.excerpts import Piece, excerpt, representative_sequence, sequences_with_steps
+from hessianlens.curvature.excerpts import Piece, candidates, excerpt, representative_sequence, sequences_with_steps
 from hessianlens.curvature.linearisation import Linearisation
 from hessianlens.curvature.missing_derivatives import locate_missing_derivative
 from hessianlens.derivatives import missing_derivative_reason
@@ -33,10 +35,28 @@ from hessianlens.derivatives.difference import (
     scale_of,
 )
 from hessianlens.derivatives.graph import kinds, narrower, padding
+from hessianlens.derivatives.step_check import StepCheck
 from hessianlens.errors import expect
 from hessianlens.problems import Problem, layer_of
 
 Asked = tuple[frozenset[str], frozenset[str]]
+
+
+_DIRECTIONS = 2
+"""Random directions in every layer: along a single one what is missing may be small by chance."""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What the passes of some products have shown.
+
+    Attributes:
+        doubt: Why their derivatives are not certainly right; empty if they are.
+        kinds: The kinds of their steps.
+    """
+
+    doubt: str
+    kinds: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -56,17 +76,21 @@ _done: WeakKeyDictionary[Problem, dict[Asked, _Known]] = WeakKeyDictionary()
 """By what was asked of a problem."""
 
 
-def verify(problem: Problem, rows: Sequence[str], columns: Sequence[str] | None = None) -> None:
+def verify(
+    problem: Problem, rows: Sequence[str], columns: Sequence[str] | None = None, seen: Sequence[Steps] = ()
+) -> None:
     """Make sure that autograd sees every second derivative between some parameters, once; `InputError` if not.
 
-    The check runs on an excerpt of one sequence, in float64 where the model can, and takes about three gradients of it
-    a layer; on the whole sequence, which takes longer, before anything is called wrong. It is remembered with the
-    problem, and left out if the problem has ``verify=False``.
+    The steps of an excerpt of one sequence are looked at, or those of products that were made of all data. Where these
+    leave a doubt, derivatives are compared with differences on the excerpt, in float64 where the model can, which takes
+    about five gradients of it a layer; on the whole sequence, which takes longer, before anything is called wrong. It
+    is remembered with the problem, and left out if the problem has ``verify=False``.
 
     Args:
         problem: From `hessianlens.problem`.
         rows: Parameters that index the rows.
         columns: Parameters that index the columns; default: the rows.
+        seen: What products with all of the data have shown already.
 
     >>> import hessianlens as hl
     >>> model = hl.models.Transformer(layers=1, d_model=8, d_mlp=16, dtype=torch.float64)
@@ -74,15 +98,24 @@ def verify(problem: Problem, rows: Sequence[str], columns: Sequence[str] | None 
     >>> problem = hl.problem(model, task.batch(4, seed=0), task.cross_entropy)
     >>> verify(problem, ["blocks.0.attention.W_Q"])
     """
-    if not problem.verify:
+    problem.finish_model_check()
+    if is_verified(problem, rows, columns):
         return
     asked = (frozenset(rows), frozenset(rows if columns is None else columns))
     known = _done.setdefault(problem, {})
-    if any(not found.wrong and asked[0] <= seen[0] and asked[1] <= seen[1] for seen, found in known.items()):
-        return
-    if asked not in known:
-        known[asked] = _known_to_all(problem, asked)
+    if seen and not any(steps.doubt for steps in seen):
+        known[asked] = _Known("", frozenset().union(*(steps.kinds for steps in seen)))
+    elif asked not in known:
+        known[asked] = _known_to_all(problem, asked, bool(seen))
     expect(not known[asked].wrong, known[asked].wrong)
+
+
+def is_verified(problem: Problem, rows: Sequence[str], columns: Sequence[str] | None = None) -> bool:
+    """Whether second derivatives between some parameters are known to be seen, or nobody wants to know."""
+    asked = (frozenset(rows), frozenset(rows if columns is None else columns))
+    known = _done.get(problem, {})
+    covered = (asked[0] <= seen[0] and asked[1] <= seen[1] for seen, found in known.items() if not found.wrong)
+    return not problem.verify or any(covered)
 
 
 def verify_steps(at: Linearisation) -> None:
@@ -108,12 +141,12 @@ def verify_steps(at: Linearisation) -> None:
         expect(not wrong, wrong)
 
 
-def _known_to_all(problem: Problem, asked: Asked) -> _Known:
+def _known_to_all(problem: Problem, asked: Asked, in_doubt: bool) -> _Known:
     """What is found here; where processes share the data, and one of them finds something wrong, that is wrong."""
     own: list[_Known] = []
 
     def look() -> str:
-        own.append(_examined(problem, asked) if problem.data else _Known("", None))
+        own.append(_examined(problem, asked, in_doubt) if problem.data else _Known("", None))
         return own[0].wrong
 
     found = problem.ranks.all_gather("second derivatives", look)
@@ -121,23 +154,55 @@ def _known_to_all(problem: Problem, asked: Asked) -> _Known:
     return own[0] if own[0].wrong else replace(own[0], wrong=elsewhere)
 
 
-def _examined(problem: Problem, asked: Asked) -> _Known:
-    """What is known of the second derivatives between some parameters."""
+def _examined(problem: Problem, asked: Asked, in_doubt: bool) -> _Known:
+    """What is known of the second derivatives between some parameters; differences decide where there is a doubt.
+
+    Args:
+        problem: What is differentiated.
+        asked: The parameters.
+        in_doubt: Whether steps of the batches are in doubt: if those of a piece are not, it does not do what they do.
+    """
+    found = _looked_at_steps(problem, asked)
+    if found is not None and in_doubt:
+        known = [_thoroughly(replace(problem, data=[batch]), asked, cut=False) for batch in problem.data]
+        taken = frozenset().union(*(one.kinds or () for one in known))
+        return next((one for one in known if one.wrong), _Known("", taken))
     try:
-        seen = _checked_on_excerpt(problem, asked)
+        found = _compared_on_excerpt(problem, asked) if found is None else found
     except Exception:  # whatever a model says of an excerpt, the whole sequence will say it again
-        seen = None
-    return _thoroughly(problem, asked) if seen is None else _Known("", seen)
+        found = None
+    return _thoroughly(problem, asked) if found is None else _Known("", found)
 
 
-def _checked_on_excerpt(problem: Problem, asked: Asked) -> frozenset[str] | None:
-    """The kinds of steps of an excerpt in which all is right; None if it is not, or cannot be decided."""
+def _looked_at_steps(problem: Problem, asked: Asked) -> frozenset[str] | None:
+    """The kinds of steps of a piece of the data, if they are PyTorch's own and every parameter plays a part in them."""
+    rows, columns = _ordered(problem, asked)
+    names = list(dict.fromkeys([*rows, *columns]))
+    for batch in candidates(problem.data[0]):
+        check = StepCheck()
+        try:
+            gradient = Linearisation(problem, batch, names, check).gradient(names)
+        except Exception:  # whatever a model says of a piece, the whole will say it again
+            continue
+        if check.doubt:
+            return None
+        if all(bool(part.any()) for part in gradient.values()):
+            return check.kinds
+    return None
+
+
+def _compared_on_excerpt(problem: Problem, asked: Asked) -> frozenset[str] | None:
+    """The kinds of steps of an excerpt in which differences say that all is right; None if they do not."""
     rows, columns = _ordered(problem, asked)
     short = excerpt(problem, list(dict.fromkeys([*rows, *columns])))
     if short is None:
         return None
     check = _Check(*short, rows, columns)
-    right = all(check.along(chosen, 0).verdict is Agreement.RIGHT for chosen in _layers(problem, columns))
+    right = all(
+        check.along(chosen, number).verdict is Agreement.RIGHT
+        for chosen in _layers(problem, columns)
+        for number in range(_DIRECTIONS)
+    )
     return kinds(short[0].loss) if right else None
 
 

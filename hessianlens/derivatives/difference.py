@@ -34,7 +34,7 @@ _NARROWER = 2.0 * torch.finfo(torch.float32).eps
 _CLEARLY = 10.0
 """How far a claim must be from a difference, in units of the difference's own uncertainty, to be wrong."""
 _DIRECTIONS = 3
-"""In how many a claim must be wrong."""
+"""In how many of one more a claim must be wrong."""
 _COARSE = 0.03
 """Agreement that is enough where a difference is visibly no better than that."""
 
@@ -130,16 +130,22 @@ def compare(
 
 
 def confirm(in_direction: Callable[[int], DerivativeComparison]) -> DerivativeComparison:
-    """The verdict in a first direction; if it is that a claim is wrong, only if it is the same in others.
+    """The verdict in two directions; if it is that a claim is wrong in one, only if it is the same in enough others.
+
+    Along a single direction a part that is missing may be small by chance.
 
     Args:
         in_direction: From the number of a direction to the comparison there.
     """
-    first = in_direction(0)
-    if first.verdict is Agreement.WRONG:
-        others = (in_direction(k).verdict for k in range(1, _DIRECTIONS))
-        return first if all(verdict is Agreement.WRONG for verdict in others) else DerivativeComparison(Agreement.OPEN)
-    return first
+    found = [in_direction(0), in_direction(1)]
+    wrong = [one for one in found if one.verdict is Agreement.WRONG]
+    for number in range(2, _DIRECTIONS + 1):
+        if wrong and len(wrong) < _DIRECTIONS:
+            found.append(in_direction(number))
+            wrong += [found[-1]] if found[-1].verdict is Agreement.WRONG else []
+    if wrong:
+        return wrong[0] if len(wrong) == _DIRECTIONS else DerivativeComparison(Agreement.OPEN)
+    return max(found, key=lambda one: one.verdict.value)
 
 
 def _differences(start: DirectionSample, there: DirectionSample, step: float) -> dict[str, Tensor]:

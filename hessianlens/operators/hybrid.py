@@ -156,7 +156,9 @@ class HybridOperator(Operator):
         """What a matvec costs, and what the rest does."""
         if isinstance(plan := self.plan, Refusal) or self._dropped is not None:
             return self.hvps.cost
-        return f"{self.product_cost}; its norm, trace, diagonal and entries from a closed form: {plan.hvps} HVPs"
+        measured = self.hvps.measured_cost
+        closed = f"{self.product_cost}; its norm, trace, diagonal and entries from a closed form: {plan.hvps} HVPs"
+        return f"{closed}; {measured}" if measured else closed
 
     def announce(self, products: int) -> None:
         """Announce how many matvecs will follow: a closed form that multiplies faster is then built first."""

@@ -122,8 +122,12 @@ class Operator(Displayable, CheckedOperator):
 
     @property
     def cost(self) -> str:
-        """What a matvec costs and how many of them the other methods take, as text."""
-        return f"{self.product_cost}; its norm or its entries take {min(self.shape)} matvecs"
+        """What a matvec costs and how many of them the other methods take, as text; in seconds once one was made."""
+        counted = f"{self.product_cost}; its norm or its entries take {min(self.shape)} matvecs"
+        return f"{counted}; {self.measured_cost}" if self.measured_cost else counted
+
+    measured_cost = ""
+    """What the first matvec took, and what further ones will, as text; empty where nobody has measured it."""
 
     def announce(self, products: int) -> None:
         """Announce that at least so many products with vectors will follow, also if one by one.

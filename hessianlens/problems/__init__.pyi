@@ -17,6 +17,7 @@ from .batch import (
     uncut_batches,
 )
 from .block import Block, layer_groups, layer_of
+from .model_check import ModelCheck
 from .problem import BatchLoss, Forward, Problem, check_problem
 from .selection import matches
 
@@ -30,6 +31,7 @@ __all__ = [
     "Forward",
     "Logits",
     "LogitsForward",
+    "ModelCheck",
     "Problem",
     "ReferenceComputation",
     "batch_size",

@@ -29,6 +29,7 @@ from hessianlens.problems.batch import (
     uncut_batches,
 )
 from hessianlens.problems.block import Block
+from hessianlens.problems.model_check import ModelCheck
 from hessianlens.problems.selection import matches
 from hessianlens.state_guard import restores_state
 
@@ -60,6 +61,7 @@ class Problem(DisplayableRows):
         ranks: The ranks that hold a share of the data each; `data` is this rank's. The total loss and every
             Hessian-vector product are summed over all of them.
         written: The same problem computed exactly as its user wrote it; None if this one is. See `as_written`.
+        model_check: Waits for the first pass over the data, to be compared with the model; None if nothing does.
     """
 
     forward: Forward
@@ -76,6 +78,7 @@ class Problem(DisplayableRows):
     verify: bool = True
     ranks: Ranks = SINGLE_RANK
     written: ReferenceComputation | None = None
+    model_check: ModelCheck | None = None
     _cache: dict[type, Any] = field(default_factory=dict, init=False)
 
     def cached(self, kind: type[T], make: Callable[[], T]) -> T:
@@ -205,6 +208,11 @@ class Problem(DisplayableRows):
             f"blocks: nothing matches {pattern!r}; {suggest_names(pattern, self.blocks, otherwise='this problem has')}"
         )
 
+    def finish_model_check(self) -> None:
+        """Compare with the model what has waited for a pass over the data; `InputError` if they differ."""
+        if self.model_check is not None:
+            self.model_check.finish()
+
     def alone(self) -> Problem:
         """This rank's share of the problem, without an all-reduce."""
         return self if self.ranks.size == 1 else replace(self, ranks=SINGLE_RANK)
@@ -214,6 +222,7 @@ class Problem(DisplayableRows):
         """The loss summed over the batches, of all ranks if there are several; then it has no gradient."""
         named = params is None or (isinstance(params, Mapping) and all(name in self.params for name in params))
         check_that(named, "params", params, "tensors by the names of parameters")
+        self.finish_model_check()
         weights = self.params if params is None else {**self.params, **params}
 
         def share() -> list[Tensor]:

@@ -25,6 +25,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "fused end": ("models/test_adapters_logits.py", "losses/test_linear_cross_entropy.py"),
     "verification": ("curvature/test_verification.py", "curvature/test_refused.py", "derivatives/test_difference.py"),
+    "steps": ("derivatives/test_step_check.py",),
     "probes": ("spectra/test_probes.py", "spectra/test_sampling.py"),
     "intervals": ("spectra/test_intervals.py", "spectra/test_coverage.py", "spectra/test_sampling.py"),
     "spectra": ("spectra/test_density.py", "spectra/test_input.py", "spectra/test_heterogeneity.py"),
@@ -287,6 +288,30 @@ MUTANTS = (
         "verification",
         "    if not found:\n        return DerivativeComparison(Agreement.RIGHT)",
         "    if found is not None:\n        return DerivativeComparison(Agreement.RIGHT)",
+    ),
+    Mutant(
+        "a step without gradients is taken for one of autograd's",
+        "steps",
+        "if floating and not any(one.requires_grad for one in floating):",
+        "if floating and not floating:",
+    ),
+    Mutant(
+        "any step is known",
+        "steps",
+        "if _kind(name) not in STEPS_OF_PYTORCH:",
+        "if not _kind(name):",
+    ),
+    Mutant(
+        "Python may run in the backward pass",
+        "steps",
+        'self._inside = event == "c_call"',
+        'self._inside = event == "c_exception"',
+    ),
+    Mutant(
+        "outputs are not compared with those of the model",
+        "adapters",
+        "if not torch.equal(outputs, known.outputs):",
+        "if outputs is None:",
     ),
     # --- spectra -----------------------------------------------------------------------------------------------------
     Mutant(
