@@ -37,9 +37,28 @@ class Undefined(Noisy):
 # --- checks ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_model_that_draws_random_numbers_is_refused() -> None:
-    with pytest.raises(hl.InputError, match=r"model: two runs on the same batch differ by up to .* random numbers"):
-        hl.problem(Noisy(), (X, Y), "cross_entropy")
+FIRST_NUMBERS: dict[str, Callable[[hl.Problem], object]] = {
+    "loss": lambda problem: problem.total_loss(),
+    "HVP": lambda problem: (
+        hl.hessian(problem, "*", method="hvp") @ randn(sum(b.numel for b in problem.blocks.values()))
+    ),
+    "GGN-vector product": lambda problem: hl.ggn(problem, "inner.0.weight", method="hvp") @ randn(12),
+    "closed form": lambda problem: hl.hessian(problem, "inner.0.weight", method="exact").to_dense(),
+    "trace": lambda problem: hl.trace(hl.hessian(problem, "inner.0.weight"), probes=4),
+    "norms": lambda problem: hl.block_norms(problem, "inner.0.weight", probes=2, method="probes"),
+    "exact norms": lambda problem: hl.block_norms(problem, "inner.0.weight", method="exact"),
+}
+"""The first number that somebody asks for, in whatever way."""
+
+
+@pytest.mark.every_case
+@pytest.mark.parametrize("verify", [True, False])
+@pytest.mark.parametrize("asked", FIRST_NUMBERS)
+def test_a_model_that_draws_random_numbers_is_refused_with_the_first_number(asked: str, verify: bool) -> None:
+    problem = hl.problem(Noisy(), (X, Y), "cross_entropy", verify=verify)
+    for _ in range(2):
+        with pytest.raises(hl.InputError, match=r"model: two runs on the same batch differ by up to .* random numbers"):
+            FIRST_NUMBERS[asked](problem)
     assert hl.problem(Noisy(), (X, Y), "cross_entropy", check=False).data
 
 

@@ -505,9 +505,38 @@ class Unplain(Tokens):
 
 
 def test_a_model_that_is_another_one_while_differentiating_is_refused() -> None:
-    with pytest.raises(hl.InputError, match=r"loss: the model itself gives .* more than rounding explains"):
-        hl.problem(Unplain(), FEW, "cross_entropy")
-    hl.problem(Unplain(), FEW, "cross_entropy", check=False)
+    """With the problem where it is run in another way, and otherwise with the first number."""
+    words = r"loss: the model itself gives .* on batch 0 .* more than rounding explains"
+    for given in ({"logits": "chunked"}, {"micro_batch": 1}):
+        with pytest.raises(hl.InputError, match=words):
+            hl.problem(Unplain(), FEW, "cross_entropy", **given)
+    problem = hl.problem(Unplain(), FEW, "cross_entropy")
+    for first in (problem.total_loss, lambda: hl.hessian(problem, "mix.bias", method="hvp") @ numbers(WIDTH)):
+        with pytest.raises(hl.InputError, match=words):
+            first()
+    hl.problem(Unplain(), FEW, "cross_entropy", check=False).total_loss()
+
+
+class WithGradients(Tokens):
+    """Is another one where gradients are enabled."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = super().forward(x)
+        return 2 * z if torch.is_grad_enabled() else z
+
+
+def test_a_model_that_is_another_one_with_gradients_is_refused() -> None:
+    problem = hl.problem(WithGradients(), FEW, "cross_entropy")
+    with pytest.raises(hl.InputError, match=r"model: its loss is .* where gradients are enabled and .* where they are"):
+        hl.hessian(problem, "mix.bias", method="hvp") @ numbers(WIDTH)
+
+
+def test_weights_may_change_before_the_first_number() -> None:
+    model = Tokens()
+    problem = hl.problem(model, FEW, "cross_entropy")
+    with torch.no_grad():
+        model.mix.weight.mul_(2)
+    assert value(problem) == pytest.approx(float(rows(nnf.cross_entropy, FEW)(model).detach()), rel=1e-12)
 
 
 def test_losses_near_zero_are_not_told_apart_by_their_rounding() -> None:
@@ -519,8 +548,10 @@ def test_losses_near_zero_are_not_told_apart_by_their_rounding() -> None:
     hl.problem(model, (x, model(x).detach()), lambda out, batch: (out - batch[1]).square().mean(), micro_batch=7)
 
 
-def test_comparisons_cost_two_forward_passes_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One as the problem computes it and one of the model itself, which also shows that the first batch repeats."""
+def test_comparisons_cost_one_forward_pass_of_a_batch_and_share_the_first_products(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One of the model itself; what is compared with it is the pass that is differentiated."""
     model, runs = Tokens(), 0
 
     def count(*_: object) -> None:
@@ -528,17 +559,41 @@ def test_comparisons_cost_two_forward_passes_of_a_batch(monkeypatch: pytest.Monk
         runs += 1
 
     model.register_forward_pre_hook(count)
-    counted: dict[str, int] = {}
+    counted: dict[str, tuple[int, int]] = {}
     for name, given in {
         "plain": {},
-        "chunked": {"logits": "chunked"},
-        "cut": {"micro_batch": 3},
-        "no check": {"check": False, "logits": "whole"},
+        "not verified": {"verify": False},
+        "chunked": {"logits": "chunked", "verify": False},
+        "cut": {"micro_batch": 3, "verify": False},
+        "no check": {"check": False, "logits": "whole", "verify": False},
     }.items():
         runs = 0
-        hl.problem(model, [(ids(6), ids(6, seed=1))] * 4, "cross_entropy", **given)
-        counted[name] = runs
-    assert counted == {"plain": 2 * 4, "chunked": 1 + 3 * 4, "cut": 2 * 8 + 12, "no check": 0}
+        problem = hl.problem(model, [(ids(6), ids(6, seed=1)) for _ in range(4)], "cross_entropy", **given)
+        made = runs
+        hl.hessian(problem, "mix.bias", method="hvp") @ numbers(WIDTH)
+        counted[name] = made, runs - made
+    assert counted == {
+        "plain": (4, 4),
+        "not verified": (4, 4),
+        "chunked": (1 + 3 * 4, 4),
+        "cut": (2 * 8 + 12, 8),
+        "no check": (0, 4),
+    }
+
+
+FUNCTIONS: dict[str, tuple[Callable[[Tensor, Any], Tensor], int]] = {
+    "reads nothing else": (lambda out, batch: nnf.cross_entropy(out.flatten(0, 1), batch[1].flatten()), 1),
+    "reads something that may change": (lambda out, batch: out.square().mean() + len(CHANGES), 2),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_that_reads_nothing_else_takes_no_pass_to_make_sure(name: str) -> None:
+    model, runs = Tokens(), []
+    model.register_forward_pre_hook(lambda *_: runs.append(1))
+    function, expected = FUNCTIONS[name]
+    hl.problem(model, FEW[:1], function)
+    assert len(runs) == expected
 
 
 class Noisy(Tokens):
@@ -562,8 +617,8 @@ class OtherDigits(Tokens):
 
 def test_a_model_by_itself_shows_that_runs_repeat_if_its_digits_are_the_same() -> None:
     with pytest.raises(hl.InputError, match="two runs on the same batch differ"):
-        hl.problem(Noisy(), FEW, "cross_entropy")
-    hl.problem(OtherDigits(), FEW, "cross_entropy")
+        hl.problem(Noisy(), FEW, "cross_entropy").total_loss()
+    hl.problem(OtherDigits(), FEW, "cross_entropy").total_loss()
 
 
 def test_noise_tells_rounding_from_difference() -> None:

@@ -19,7 +19,7 @@ from hessianlens.errors import InputError, check_choice, check_flag, expect
 from hessianlens.failures import failures_as_input_errors
 from hessianlens.memory import ensure_fits
 from hessianlens.models.adapters.batches import SPANS, check_ids, check_micro_batch, targets_of
-from hessianlens.models.adapters.comparison import ModelComparison
+from hessianlens.models.adapters.comparison import LateComparison, ModelComparison
 from hessianlens.models.adapters.losses import (
     NOTE,
     ClassLoss,
@@ -34,7 +34,14 @@ from hessianlens.models.adapters.precision import in_precision_of, precision_not
 from hessianlens.models.adapters.sharded_data import expect_same_weights, own_batches, typical_batches
 from hessianlens.models.adapters.task_heads import decodes, head_kind, no_own_loss
 from hessianlens.models.adapters.torch_losses import derived_loss, recognise_torch_loss, torch_loss
-from hessianlens.models.adapters.trial_run import TrialRun, end_before_logits, ensure_batches_fit, first_run, run_dry
+from hessianlens.models.adapters.trial_run import (
+    TrialRun,
+    end_before_logits,
+    ensure_batches_fit,
+    first_run,
+    own_run,
+    run_dry,
+)
 from hessianlens.models.adapters.twice_differentiable import (
     KERNELS,
     LONG,
@@ -100,11 +107,10 @@ def problem(
         logits: Whether the outputs of a last linear map in front of a cross-entropy are formed: "whole", they are;
             "chunked", `linear_cross_entropy` of this library takes its place, and only those of some tokens are there
             at a time; "auto", they are not where they would be large.
-        check: Run the first batch twice and compare, to catch randomness; and compare the loss of every batch with that
-            of the model itself, in two forward passes (docs/how-to/models.md says what follows).
-        verify: With the first measurement, compare autograd's second derivatives to differences of the gradient on an
-            excerpt of one sequence, to catch modules that hide part of their derivative; costs a few gradients of it a
-            layer.
+        check: Run the model itself on every batch, once, and compare with that what is computed for the first number
+            that somebody asks for, to catch randomness and losses that would be others; see docs/how-to/models.md.
+        verify: With the first measurement, make sure that autograd sees every second derivative, to catch modules that
+            hide part of it: by the steps that it takes, and by differences of the gradient where these leave a doubt.
         process_group: A group of `torch.distributed`, such as ``torch.distributed.group.WORLD``, whose processes hold a
             share of the data each: `data` is this one's, of any size, or None. The loss is that of all data, and so is
             every product and all that comes from products. Each process must make the same calls
@@ -203,7 +209,10 @@ def _assembled(model: nn.Module, data: object, loss: LossLike, asked: _ProblemOp
         verify=asked.verify,
         ranks=ranks,
     )
-    seen = _first_look(model, replace(made, data=typical), with_targets, asked)
+    alone = _may_wait(made, loss, kernel, asked)
+    seen = own_run(model, made, with_targets) if alone else None
+    if seen is None:
+        alone, seen = False, _first_look(model, replace(made, data=typical), with_targets, asked)
     if seen is not None:
         forward, about_logits = end_before_logits(replace(made, data=typical), seen, asked.logits, with_targets)
         made = replace(
@@ -220,7 +229,29 @@ def _assembled(model: nn.Module, data: object, loss: LossLike, asked: _ProblemOp
     made = replace(made, written=_written(model, made, with_targets, stated.additive))
     if seen is None or not asked.check:
         return made
-    return _checked(model, made, loss, seen, with_targets, kernel, asked)
+    checked = _checked(model, made, loss, seen, with_targets, kernel, asked)
+    if not alone:
+        return checked
+    waiting = ModelComparison(model, checked, loss, with_targets, seen.asked, False, seen.known)
+    return replace(checked, model_check=LateComparison(waiting))
+
+
+def _may_wait(made: Problem, loss: LossLike, kernel: str, asked: _ProblemOptions) -> bool:
+    """Whether a problem, as far as its options say, is the model with other kernels at most.
+
+    Its passes are then compared with the model itself when the first one is taken. Everything else is compared now: a
+    loss of the model's own, chunks, micro-batches and data that ranks share.
+    """
+    return (
+        asked.check
+        and not asked.dry
+        and not _is_own(loss)
+        and kernel == "math"
+        and _short(made.data)
+        and asked.logits != "chunked"
+        and asked.micro_batch is None
+        and made.ranks.size == 1
+    )
 
 
 def _first_look(model: nn.Module, made: Problem, with_targets: bool, asked: _ProblemOptions) -> TrialRun | None:
@@ -248,7 +279,7 @@ def _checked(
     if _is_own(loss):
         for number, batch in enumerate(made.data):
             _expect_own_loss(model, made, number, batch)
-    compared = ModelComparison(model, made, loss, with_targets, seen.asked, kernel != "math", seen.first).checked()
+    compared = ModelComparison(model, made, loss, with_targets, seen.asked, kernel != "math", seen.known).checked()
     if compared.forward is not made.forward:
         assert made.written is not None
         compared = replace(compared, written=replace(made.written, instead_of=(compared.forward, compared.loss)))

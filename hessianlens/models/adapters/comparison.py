@@ -1,8 +1,9 @@
 """Every batch's loss as a problem computes it, compared with that of the model itself.
 
 A problem may leave the logits unmaterialised, take attention in chunks, widen casts and replace kernels. None of this
-may change the loss. For each batch the value is compared once, without derivatives, with that of the model run plainly:
-its own parameters, dtype and kernels, in evaluation mode.
+may change the loss. For each batch the value is compared once with that of the model run plainly: its own parameters,
+dtype and kernels, in evaluation mode. Where a problem changes kernels at most, this waits for the first pass that is
+taken anyway.
 """
 
 from __future__ import annotations
@@ -21,11 +22,18 @@ from hessianlens.derivatives.graph import leaves_of
 from hessianlens.errors import Refusal, expect
 from hessianlens.models.adapters.losses import ClassLoss
 from hessianlens.models.adapters.outputs import as_tensor, call
+from hessianlens.models.adapters.self_contained import is_self_contained
 from hessianlens.models.adapters.torch_losses import TorchShare
-from hessianlens.models.adapters.trial_run import FirstBatch, floating_dtypes, has_own_digits, own_result
+from hessianlens.models.adapters.trial_run import (
+    KnownBatch,
+    expect_repeatable,
+    floating_dtypes,
+    has_own_digits,
+    own_result,
+)
 from hessianlens.models.adapters.twice_differentiable import own_kernels
 from hessianlens.models.adapters.unembedding import FusedLossCall, LastMap, logits_note
-from hessianlens.problems import Batch, BatchLoss, Problem, pieces
+from hessianlens.problems import Batch, BatchLoss, ModelCheck, Problem, pieces
 
 _NOISE_EPS = 100
 """Units in the last place by which outputs are moved to see how much of a loss is rounding."""
@@ -72,7 +80,7 @@ class ModelComparison:
         with_targets: Whether the model is handed the targets too.
         asked: Narrower dtypes that some steps of the model ask for.
         chunks: Whether attention may go through chunks.
-        first: What is known of the first batch.
+        known: What is known of some batches.
     """
 
     model: nn.Module
@@ -81,7 +89,7 @@ class ModelComparison:
     with_targets: bool
     asked: frozenset[torch.dtype]
     chunks: bool
-    first: FirstBatch | None = None
+    known: tuple[KnownBatch, ...] = ()
 
     def checked(self) -> Problem:
         """The problem, with materialised logits where others would change the loss, and with notes on what was found.
@@ -98,8 +106,9 @@ class ModelComparison:
             if isinstance(self._share, TorchShare):
                 readings.setdefault(self._share.classes_last(outputs, batch), self._share.reading(outputs, batch))
             if number == 0:
-                self._expect_no_parameters(outputs, batch)
-                self._expect_no_state(outputs, batch)
+                expect(math.isfinite(here), f"loss: got {here} on the first batch, expected a finite number.")
+                if callable(self.loss) and not isinstance(self._share, TorchShare):
+                    self._expect_function_of_outputs(outputs, batch)
             del outputs  # they may be large, and those of the model itself are about to be made
             notes |= dict.fromkeys(self._against_own(number, batch, here))
         expect(
@@ -126,9 +135,9 @@ class ModelComparison:
             outputs = made.forward(made.params, batch) if known is None else known.outputs
             return outputs, float(made.loss(outputs, batch)), ""
 
-    def _known(self, batch: Batch) -> FirstBatch | None:
+    def _known(self, batch: Batch) -> KnownBatch | None:
         """What a trial run has shown of a batch."""
-        return self.first if self.first is not None and self.first.batch is batch else None
+        return next((known for known in self.known if known.batch is batch), None)
 
     def _against_plain(self, number: int, batch: Batch) -> tuple[Tensor, float, str]:
         """Outputs by PyTorch's own attention, the loss here, and why the logits must be materialised; empty if not."""
@@ -179,8 +188,9 @@ class ModelComparison:
         outputs = as_tensor(result).to(self.problem.dtype)
         eps = max(torch.finfo(dtype).eps for dtype in precisions)
         with torch.no_grad():
-            own = float(self._share(outputs, batch))
-            same = same_value(here, own, eps, lambda at: self._share(at, batch), outputs)
+            compared = known is not None and known.outputs is outputs  # `here` is the loss of these outputs
+            own = here if compared else float(self._share(outputs, batch))
+            same = compared or same_value(here, own, eps, lambda at: self._share(at, batch), outputs)
             if number == 0:
                 self._expect_tensor_is_meant(result, batch, eps)
         if same:
@@ -196,8 +206,6 @@ class ModelComparison:
 
     def _expect_no_parameters(self, outputs: Tensor, batch: Batch) -> None:
         """A user's function depends on the parameters through the outputs alone: what else it does would be lost."""
-        if not callable(self.loss) or isinstance(self._share, TorchShare):
-            return
         leaves = {name: p.detach().requires_grad_() for name, p in self.model.named_parameters()}
         around = _FunctionModule(self.model, partial(self._share, outputs.detach(), batch))
         with torch.enable_grad():
@@ -212,13 +220,24 @@ class ModelComparison:
             "add its own Hessian to the operators.",
         )
 
-    def _expect_no_state(self, outputs: Tensor, batch: Batch) -> None:
+    def _expect_function_of_outputs(self, outputs: Tensor, batch: Batch) -> None:
+        """A user's function gives the same for the same outputs, and depends on the model through these alone."""
+        with self.problem.scope(), torch.no_grad():
+            first, again = (float(self._share(outputs, batch)) for _ in range(2))
+        expect(
+            first == again,
+            f"loss: the given function gives {first:.6g} and {again:.6g} for the same outputs; expected a function of "
+            "outputs and batch that draws and counts nothing.",
+        )
+        if not is_self_contained(self.loss):
+            self._expect_no_parameters(outputs, batch)
+            self._expect_no_state(outputs, batch, first)
+
+    def _expect_no_state(self, outputs: Tensor, batch: Batch, first: float) -> None:
         """A user's function reads nothing that the model has left behind on its last run, as an auxiliary loss.
 
         The loss of the same outputs is taken once more, after a run of the model with other parameters.
         """
-        if not callable(self.loss) or isinstance(self._share, TorchShare):
-            return
         made = self.problem
         generator = torch.Generator(made.device).manual_seed(0)
 
@@ -230,18 +249,12 @@ class ModelComparison:
 
         names = {name for name, _ in self.model.named_parameters()}
         with made.scope(), torch.no_grad():
-            first, again = (float(self._share(outputs, batch)) for _ in range(2))
             elsewhere = {
                 name: moved(t) if name in names and t.is_floating_point() else t for name, t in made.params.items()
             }
             after = self._after_a_run(elsewhere, outputs, batch)
         expect(
-            first == again or math.isnan(first),
-            f"loss: the given function gives {first:.6g} and {again:.6g} for the same outputs; expected a function of "
-            "outputs and batch that draws and counts nothing.",
-        )
-        expect(
-            abs(after - first) <= _NOISE_EPS * torch.finfo(made.dtype).eps * abs(first) or math.isnan(first),
+            abs(after - first) <= _NOISE_EPS * torch.finfo(made.dtype).eps * abs(first),
             f"loss: the given function changes by {after - first:.2g} for the same outputs after a run of the model "
             "with other parameters; expected a function of outputs and batch, since the curvature of what it reads "
             "from the model would be lost. Let the model return that with its outputs, or leave it out.",
@@ -275,6 +288,60 @@ class ModelComparison:
             "its first tensor, which a problem takes as the outputs; wrap the model so that it returns the tensor that "
             "the loss needs.",
         )
+
+
+class LateComparison(ModelCheck):
+    """Outputs of the model by itself, for the problem's own to be compared with once somebody computes these.
+
+    Args:
+        comparison: Of a problem with its model, with what is known of all batches.
+    """
+
+    def __init__(self, comparison: ModelComparison) -> None:
+        self._comparison = replace(comparison, known=())
+        self._waiting = [replace(known, own=None) for known in comparison.known]
+
+    def seen(
+        self,
+        forward: Callable[[Mapping[str, Tensor], Batch], Tensor],
+        params: Mapping[str, Tensor],
+        batch: Batch,
+        outputs: Tensor,
+    ) -> None:
+        """Outputs are those of the model itself; or the model draws nothing, and both have the same loss."""
+        made = self._comparison.problem
+        known = next((one for one in self._waiting if one.batch is batch), None)
+        if known is None or forward is not made.forward or params is not made.params:
+            return
+        if not torch.equal(outputs, known.outputs):
+            self._confirm(known, outputs.detach())
+        self._waiting.remove(known)
+
+    def finish(self) -> None:
+        """Runs the batches that nobody has run, as the problem does."""
+        made = self._comparison.problem
+        for known in list(self._waiting):
+            with made.scope(), torch.no_grad():
+                outputs = made.forward(made.params, known.batch)
+            self.seen(made.forward, made.params, known.batch, outputs)
+
+    def _confirm(self, known: KnownBatch, outputs: Tensor) -> None:
+        """Other kernels give other digits, and weights may have changed since; everything else is an `InputError`."""
+        comparison = self._comparison
+        made, batch, eps = comparison.problem, known.batch, torch.finfo(comparison.problem.dtype).eps
+        with torch.no_grad(), made.scope():
+            again = made.forward(made.params, batch)
+            value, here, own = (float(made.loss(each, batch)) for each in (outputs, again, known.outputs))
+        if not torch.equal(again, outputs):
+            expect_repeatable(comparison.model, made, comparison.with_targets, batch, again)
+        expect(
+            same_value(value, here, eps, lambda at: made.loss(at, batch), outputs),
+            f"model: its loss is {value:.6g} where gradients are enabled and {here:.6g} where they are not, more than "
+            "rounding explains; expected the same.",
+        )
+        if not same_value(here, own, eps, lambda at: made.loss(at, batch), outputs):
+            number = next(k for k, one in enumerate(made.data) if one is batch)
+            comparison._against_own(number, batch, here)
 
 
 class _FunctionModule(nn.Module):

@@ -152,6 +152,34 @@ class WidenedPrecision(OperationMode):
         )
 
 
+class NarrowResults(OperationMode):
+    """Sees whether a model asks for less than one precision somewhere; changes nothing.
+
+    Args:
+        dtype: The precision, float32 or float64.
+
+    Attributes:
+        seen: Whether a step gave something narrower.
+
+    >>> with NarrowResults(torch.float64) as results:
+    ...     narrow = torch.ones(2, dtype=torch.float64).to(torch.float32)
+    >>> results.seen
+    True
+    """
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.seen = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
+        self._narrower = _NARROWER[dtype]
+
+    def operation(self, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Every operation of PyTorch's passes here."""
+        result = func(*args, **named)
+        if isinstance(result, Tensor) and result.dtype in self._narrower:
+            self.seen = True
+        return result
+
+
 def in_precision_of(values: Iterable[Tensor], halves: bool = True) -> AbstractContextManager[WidenedPrecision | None]:
     """A scope in which nothing is computed in less than the precision of the first floating tensor of `values`.
 

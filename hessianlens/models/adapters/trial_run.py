@@ -14,7 +14,7 @@ from hessianlens.errors import InputError, Refusal, expect
 from hessianlens.memory import SAFE_SHARE, LiveBytes, available_bytes
 from hessianlens.models.adapters.losses import ClassLoss
 from hessianlens.models.adapters.outputs import arguments, as_tensor, call, checked_call, counted_call
-from hessianlens.models.adapters.precision import is_half
+from hessianlens.models.adapters.precision import NarrowResults, is_half
 from hessianlens.models.adapters.torch_losses import TorchShare
 from hessianlens.models.adapters.twice_differentiable import LongAttention, differentiable_twice, evaluation_mode
 from hessianlens.models.adapters.unembedding import FusedLossCall, LastMap, Unembedding, are_large, logits_note
@@ -23,12 +23,12 @@ from hessianlens.sizes import readable
 
 
 @dataclass(frozen=True, eq=False)
-class FirstBatch:
-    """What is known of the first batch from a trial run.
+class KnownBatch:
+    """What is known of a batch from a trial run.
 
     Attributes:
         batch: The batch.
-        outputs: Outputs as a problem with materialised logits computes them.
+        outputs: Outputs as a problem with materialised logits computes them, or as the model by itself does.
         own: What the model by itself returns; None if that was not kept.
     """
 
@@ -82,14 +82,14 @@ class TrialRun:
         asked: Narrower dtypes that were asked for.
         attention: Attention that it came to.
         last: The last linear map.
-        first: The batch with its outputs, where two runs of it agreed.
+        known: Batches with their outputs: the first, where two runs of it agreed; or all, as the model itself has them.
     """
 
     outputs: Tensor
     asked: frozenset[torch.dtype]
     attention: LongAttention
     last: Unembedding | Refusal
-    first: FirstBatch | None = None
+    known: tuple[KnownBatch, ...] = ()
 
 
 def first_run(model: nn.Module, made: Problem, with_targets: bool, check: bool) -> TrialRun:
@@ -106,18 +106,47 @@ def first_run(model: nn.Module, made: Problem, with_targets: bool, check: bool) 
     assert isinstance(attention, LongAttention)
     if not check:
         return TrialRun(outputs, asked, attention, last)
+    _expect_finite(outputs)
+    own = own_result(model, batch, with_targets) if has_own_digits(model, [made.dtype], made.device) else None
+    if own is None or not _same(outputs, as_tensor(own)):
+        expect_repeatable(model, made, with_targets, batch, outputs)
+    known = KnownBatch(batch, outputs, None if are_large(outputs) else own)
+    return TrialRun(outputs, asked, attention, last, (known,))
+
+
+def own_run(model: nn.Module, made: Problem, with_targets: bool) -> TrialRun | None:
+    """The model by itself on every batch, once; None where that would not tell what a problem has to know of it.
+
+    It does where the model has no step in another precision than the problem, which then differs from it in kernels
+    alone, and where its outputs are small enough to be held until they are compared.
+    """
+    if not has_own_digits(model, [made.dtype], made.device) or floating_dtypes(model) != {made.dtype}:
+        return None
+    known: list[KnownBatch] = []
+    for batch in made.data:
+        with NarrowResults(made.dtype) as narrow:
+            own = own_result(model, batch, with_targets)
+        if own is None or narrow.seen or as_tensor(own).dtype != made.dtype:
+            return None
+        known.append(KnownBatch(batch, as_tensor(own), own))
+        if are_large(*(one.outputs for one in known)):
+            return None
+    _expect_finite(known[0].outputs)
+    unknown = Refusal("its last linear map was not looked for")
+    return TrialRun(known[0].outputs, frozenset(), LongAttention("math"), unknown, tuple(known))
+
+
+def _expect_finite(outputs: Tensor) -> None:
     expect(
         bool(torch.isfinite(outputs).all()),
         "model: its outputs on the first batch are not finite; look for NaN or infinity in the data and the weights.",
     )
-    own = own_result(model, batch, with_targets) if has_own_digits(model, [made.dtype], made.device) else None
-    if own is None or not _same(outputs, as_tensor(own)):
-        with made.scope(), torch.no_grad():
-            _expect_same(outputs, counted_call(model, made.params, batch, with_targets)[0])
-    with torch.no_grad():
-        value = made.loss(outputs, batch)
-    expect(bool(torch.isfinite(value)), f"loss: got {float(value)} on the first batch, expected a finite number.")
-    return TrialRun(outputs, asked, attention, last, FirstBatch(batch, outputs, None if are_large(outputs) else own))
+
+
+def expect_repeatable(model: nn.Module, made: Problem, with_targets: bool, batch: Batch, outputs: Tensor) -> None:
+    """A run of a batch as the problem computes it gives the same outputs once more, bit by bit."""
+    with made.scope(), torch.no_grad():
+        _expect_same(outputs, counted_call(model, made.params, batch, with_targets)[0])
 
 
 def _same(one: Tensor, other: Tensor) -> bool:

@@ -233,9 +233,9 @@ class FusedLossCall(LogitsForward):
         return Logits(reached.hidden, reached.weight, bias, self.last.scale, self.last.softcap)
 
 
-def are_large(outputs: Tensor) -> bool:
+def are_large(*outputs: Tensor) -> bool:
     """Whether copies of some outputs would be a burden."""
-    return outputs.numel() * outputs.element_size() >= _LARGE_BYTES
+    return sum(each.numel() * each.element_size() for each in outputs) >= _LARGE_BYTES
 
 
 def logits_note(outputs: Tensor, found: Unembedding | Refusal) -> str:
