@@ -263,7 +263,7 @@ def attention_health(problem: Problem) -> AttentionHealth:
     >>> health, 0 < health.heads[0].share <= 1
     (AttentionHealth of 4 heads, 0 alarms, True)
     """
-    check_problem(problem)
+    check_problem(problem).finish_model_check()
     try:
         found = problem.ranks.all_gather("what attention looks at", lambda: _local_sums(problem))
     except RankError as error:  # the others were interrupted: nothing else depends on this

@@ -62,6 +62,13 @@ def test_a_model_that_draws_random_numbers_is_refused_with_the_first_number(aske
     assert hl.problem(Noisy(), (X, Y), "cross_entropy", check=False).data
 
 
+def test_heads_of_a_model_that_draws_random_numbers_are_not_measured() -> None:
+    model = networks.toy()
+    model.register_forward_hook(lambda _, args, outputs: outputs + 0.01 * torch.rand_like(outputs))
+    with pytest.raises(hl.InputError, match="two runs on the same batch differ"):
+        hl.attention_health(hl.problem(model, pairs(2), "cross_entropy"))
+
+
 def test_dropout_and_batch_norm_are_no_randomness() -> None:
     """Both are off in evaluation mode, and the running statistics are not moved by looking."""
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 3)).to(DOUBLE).train()
