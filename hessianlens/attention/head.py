@@ -144,6 +144,10 @@ class AttentionHead(DisplayableRows, AttentionOptions, ABC):
     def _value_ports(self, X: Tensor, A: Tensor) -> tuple[dict[str, ValuePort], tuple[str, str] | None]:
         """The value ports and the pair of factors."""
 
+    def _value_side(self) -> Side | None:
+        """How values are made of their parameters; None where they are linear in their tokens."""
+        return None
+
     @property
     def d_kv(self) -> int:
         """Width of the tokens that keys and values are made of."""
@@ -193,7 +197,7 @@ class AttentionHead(DisplayableRows, AttentionOptions, ABC):
         )
         if scores.query_side is None or scores.key_side is None:
             return state
-        return state.with_sides(scores.query_side, scores.key_side)
+        return state.with_sides(scores.query_side, scores.key_side, self._value_side())
 
     def gated_values(self, X: Tensor, X_kv: Tensor | None = None) -> GatedValues | None:
         """How the values are made, if there is a gate in them; the head has one parameter `VALUES` in its place."""

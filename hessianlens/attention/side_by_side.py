@@ -25,14 +25,26 @@ from hessianlens.attention.tokens import KeyTokens
 class TokenwiseHead(AttentionHead):
     """``z_i = W_G^T x_i``, the logits of a gate: a head whose tokens attend to themselves alone; block G.
 
+    Args:
+        W_G: The weight.
+        content: Tokens of its own, as many as those that enter the other heads; None for the same ones.
+        width: Width of those that enter the other heads; None for that of its own.
+
     >>> TokenwiseHead(torch.ones(2, 1))(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
     tensor([[3.],
             [7.]])
     """
 
     W_G: Tensor
+    content: Tensor | None = None
+    width: int | None = None
 
     names = ("G",)
+
+    @property
+    def d_model(self) -> int:
+        """Width of the tokens that enter the heads beside it."""
+        return self.W_G.shape[0] if self.width is None else self.width
 
     @property
     def d_v(self) -> int:
@@ -54,9 +66,10 @@ class TokenwiseHead(AttentionHead):
     def attend(self, X: Float[Tensor, "s i d"], X_kv: Float[Tensor, "s l e"] | None = None) -> HeadState:
         """The map at a batch, with an identity for the weights; tokens of the keys take no part."""
         eye = torch.eye(X.shape[1], dtype=X.dtype, device=X.device).expand(len(X), -1, -1)
-        ports, _ = self._value_ports(X, eye)
+        own = X if self.content is None else self.content
+        ports, _ = self._value_ports(own, eye)
         return HeadState(
-            X, X.view_as(X), eye, eye.bool(), eye, self._value_map(X), 1.0, as_activation("linear"), {}, ports
+            X, X.view_as(X), eye, eye.bool(), eye, self._value_map(own), 1.0, as_activation("linear"), {}, ports
         )
 
 

@@ -1,8 +1,9 @@
-"""Queries, or keys, as a smooth function of every token: ``q_n = phi(W^T x_n)``, with both of its derivatives.
+"""Queries, keys or values as a smooth function of every token: ``q_n = phi(W^T x_n)``, with both of its derivatives.
 
-A layer's scores see a weight of queries or keys through three things: what it is multiplied with (``u_n``), the
+A layer sees a weight of queries, keys or values through three things: what it is multiplied with (``u_n``), the
 Jacobian from there to the queries (``M_n``), and the second derivative along the gradient with respect to the queries
-(the `InputCurvature`). Rotary positions and norms, in either order, are made of these.
+(the `InputCurvature`). Rotary positions and norms, in either order, are made of these. Where a weight acts on what
+another one puts out, as in a map of low rank, the two have a second derivative of their own (the `Link`).
 """
 
 from __future__ import annotations
@@ -31,20 +32,41 @@ class InputCurvature(ABC):
 
 
 @dataclass(frozen=True, eq=False)
+class Link:
+    """Two factors of one map: a parameter acts on what another one puts out, with a smooth function between.
+
+    Attributes:
+        outer: The parameter that acts last.
+        inner: The one that acts first.
+        jacobian: Of what the outer one is multiplied with, by what the inner one puts out, ``[s, n, r, t]``.
+    """
+
+    outer: str
+    inner: str
+    jacobian: Float[Tensor, "s n r t"]
+
+    def at(self, kept: Int[Tensor, " n"]) -> Link:
+        """That of some tokens only."""
+        return replace(self, jacobian=self.jacobian[:, kept])
+
+
+@dataclass(frozen=True, eq=False)
 class Side:
-    """Queries or keys.
+    """Queries, keys or values.
 
     Attributes:
         rows: As they meet in the scores, ``[s, n, k]``.
         inputs: What every parameter is multiplied with, ``u_n``, ``[s, n, .]``.
         maps: From what a parameter puts out to the rows; None for the identity.
-        curvature: Their second derivatives; None where they are linear in all parameters together.
+        curvature: Their second derivatives; None where they are linear in what all parameters put out.
+        links: Parameters of which one acts on what the other puts out.
     """
 
     rows: Float[Tensor, "s n k"]
     inputs: Mapping[str, Float[Tensor, "s n p"]]
     maps: Mapping[str, TokenMap | None]
     curvature: InputCurvature | None = None
+    links: tuple[Link, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

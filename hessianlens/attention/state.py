@@ -12,7 +12,7 @@ from torch import Tensor
 from hessianlens.attention.activations import Activation
 from hessianlens.attention.moments import attention_entropy
 from hessianlens.attention.rows import RowMatrices, RowTangent
-from hessianlens.attention.sides import InputCurvature, Side
+from hessianlens.attention.sides import InputCurvature, Link, Side
 from hessianlens.attention.token_maps import TokenMap
 from hessianlens.display import DisplayableRows, Entries, Grid, Picture
 
@@ -82,12 +82,16 @@ class ScorePort:
 class ValuePort:
     """How a matrix parameter W enters the values: ``dF_i = readout^T dW^T vector_i`` with ``vector = A content``.
 
+    Where values pass a map of their token, as the Jacobian of a norm, it is
+    ``readout^T sum_l A_il M_l dW^T content_l``.
+
     Attributes:
         content: ``[s, l, .]``, what attention averages before W acts on it; possibly relative to its mean.
         weights: ``A``.
         width: Columns of W.
         readout: The fixed matrix behind W, ``[., f]``; ``None`` for the identity.
         whole: The content as it is, if that is not `content`.
+        turn: ``M_l``, from what W puts out to the values; None for the identity.
     """
 
     content: Float[Tensor, "s l p"]
@@ -98,11 +102,31 @@ class ValuePort:
     readout: Float[Tensor, "q f"] | None = None
     readout_name: str = ""
     whole: Float[Tensor, "s l p"] | None = None
+    turn: TokenMap | None = None
 
     @cached_property
     def vector(self) -> Float[Tensor, "s i p"]:
         """``A content``, formed when first asked for: products of scores do without."""
         return self.weights @ (self.content if self.whole is None else self.whole)
+
+
+@dataclass(frozen=True, eq=False)
+class LinkedFactors:
+    """What the second derivative of two parameters is made of, of which one acts on what the other puts out.
+
+    With ``y_n = W_out^T psi(W_in^T u_n)`` it is ``sum_n v_nb J_n[a,d] u_nc`` between ``W_out[a,b]`` and ``W_in[c,d]``.
+
+    Attributes:
+        link: Their names, and J.
+        inputs: ``u``, what the inner one is multiplied with, ``[s, n, c]``.
+        gradient: ``v``, of the loss with respect to y, ``[s, n, b]``.
+        scores: Whether they enter through the scores.
+    """
+
+    link: Link
+    inputs: Float[Tensor, "s n c"]
+    gradient: Float[Tensor, "s n b"]
+    scores: bool
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -125,6 +149,11 @@ class HeadState(DisplayableRows):
         query_curvature: Second derivatives of the queries; None where they are linear in their parameters.
         key_curvature: Those of the keys.
         value_pair: Two parameters whose product forms the values, if there are two.
+        value_names: Parameters of the values in front of the readout, where they pass maps of their token.
+        value_curvature: Second derivatives of the values; None where they are linear in their parameters.
+        query_links: Parameters of the queries of which one acts on what the other puts out.
+        key_links: Those of the keys.
+        value_links: Those of the values.
     """
 
     queries: Float[Tensor, "s i d"]
@@ -143,6 +172,11 @@ class HeadState(DisplayableRows):
     key_names: tuple[str, ...] = ()
     query_curvature: InputCurvature | None = None
     key_curvature: InputCurvature | None = None
+    value_names: tuple[str, ...] = ()
+    value_curvature: InputCurvature | None = None
+    query_links: tuple[Link, ...] = ()
+    key_links: tuple[Link, ...] = ()
+    value_links: tuple[Link, ...] = ()
 
     @cached_property
     def output(self) -> Float[Tensor, "s i f"]:
@@ -177,11 +211,21 @@ class HeadState(DisplayableRows):
         """``J_i = dA_i/dT_i`` for every query token."""
         return self.activation.jacobian(self.scores, self.visible)
 
-    def with_sides(self, queries: Side, keys: Side) -> HeadState:
-        """The same head, with how its queries and keys are made of their parameters."""
-        names, curvatures = (tuple(queries.inputs), tuple(keys.inputs)), (queries.curvature, keys.curvature)
+    def with_sides(self, queries: Side, keys: Side, values: Side | None = None) -> HeadState:
+        """The same head, with how its queries and keys, and perhaps its values, are made of their parameters."""
+        found = replace(
+            self,
+            query_names=tuple(queries.inputs),
+            key_names=tuple(keys.inputs),
+            query_curvature=queries.curvature,
+            key_curvature=keys.curvature,
+            query_links=queries.links,
+            key_links=keys.links,
+        )
+        if values is None:
+            return found
         return replace(
-            self, query_names=names[0], key_names=names[1], query_curvature=curvatures[0], key_curvature=curvatures[1]
+            found, value_names=tuple(values.inputs), value_curvature=values.curvature, value_links=values.links
         )
 
     def at(self, kept: Int[Tensor, " n"]) -> HeadState:
@@ -200,6 +244,7 @@ class HeadState(DisplayableRows):
             score_ports=score_ports,
             value_ports=value_ports,
             query_curvature=None if self.query_curvature is None else self.query_curvature.at(kept),
+            query_links=tuple(link.at(kept) for link in self.query_links),
         )
 
     def apart(self) -> HeadState:
@@ -229,24 +274,71 @@ class HeadState(DisplayableRows):
         if len(moving) == len(score_ports):
             tokens = shifted(tokens)
         if self.activation.fixed_sum:
-            value_ports = {n: replace(p, content=shifted(p.content), whole=p.content) for n, p in value_ports.items()}
+            alike = {n: p for n, p in value_ports.items() if p.turn is None}
+            value_ports = value_ports | {
+                n: replace(p, content=shifted(p.content), whole=p.content) for n, p in alike.items()
+            }
             values = shifted(values)
         return replace(self, tokens=tokens, values=values, score_ports=score_ports, value_ports=value_ports)
 
     def input_curvatures(
-        self, score_gradient: Float[Tensor, "s i l"]
+        self, score_gradient: Float[Tensor, "s i l"], gradient: Float[Tensor, "s i f"]
     ) -> dict[tuple[str, str], Float[Tensor, "s n p r"]]:
-        """Second derivatives of queries and of keys along the gradient of the loss, by two parameters of one side.
+        """Second derivatives of queries, keys and values along the gradient of the loss, by two parameters of one side.
 
         Args:
             score_gradient: ``E / s``, the gradient of the loss with respect to the scores, over the scale.
+            gradient: ``g``, that with respect to the output.
         """
         found: dict[tuple[str, str], Tensor] = {}
         if self.query_curvature is not None:
-            found |= self.query_curvature.along(score_gradient @ self.score_ports[self.query_names[0]].matrix)
+            found |= self.query_curvature.along(self._to_queries(score_gradient))
         if self.key_curvature is not None:
-            found |= self.key_curvature.along(score_gradient.mT @ self.score_ports[self.key_names[0]].vector)
+            found |= self.key_curvature.along(self._to_keys(score_gradient))
+        if self.value_curvature is not None:
+            found |= self.value_curvature.along(self._to_values(gradient))
         return found
+
+    def linked_factors(
+        self, score_gradient: Float[Tensor, "s i l"], gradient: Float[Tensor, "s i f"]
+    ) -> list[LinkedFactors]:
+        """Parameters of which one acts on what the other puts out, with what their second derivative is made of.
+
+        Args:
+            score_gradient: ``E / s``.
+            gradient: ``g``.
+        """
+        found = []
+        for links, along, of in (
+            (self.query_links, self._to_queries, score_gradient),
+            (self.key_links, self._to_keys, score_gradient),
+        ):
+            for link in links:
+                turn, inner = self.score_ports[link.outer].turn, self.score_ports[link.inner].inputs
+                w = along(of)
+                found.append(LinkedFactors(link, inner, w if turn is None else turn.turn_own_back(w), scores=True))
+        for link in self.value_links:
+            turn, w = self.value_ports[link.outer].turn, self._to_values(gradient)
+            v = w if turn is None else turn.turn_own_back(w)
+            found.append(LinkedFactors(link, self.value_ports[link.inner].content, v, scores=False))
+        if self.value_pair is not None:
+            for name in self.value_names:
+                port = self.value_ports[name]
+                assert port.turn is not None
+                link = Link(self.value_pair[1], name, port.turn.matrices())
+                found.append(LinkedFactors(link, port.content, self.weights.mT @ gradient, scores=False))
+        return found
+
+    def _to_queries(self, score_gradient: Tensor) -> Tensor:
+        """The gradient of the loss with respect to the queries."""
+        return score_gradient @ self.score_ports[self.query_names[0]].matrix
+
+    def _to_keys(self, score_gradient: Tensor) -> Tensor:
+        return score_gradient.mT @ self.score_ports[self.key_names[0]].vector
+
+    def _to_values(self, gradient: Tensor) -> Tensor:
+        readout = self.value_ports[self.value_names[0]].readout
+        return self.weights.mT @ (gradient if readout is None else gradient @ readout.T)
 
     def may_shift(self, port: ScorePort) -> bool:
         """Whether the same vector added to all keys, or to what a key weight takes, leaves the weights as they are.

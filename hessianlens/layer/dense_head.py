@@ -47,7 +47,7 @@ class HeadEntries:
     def fits(self, room: int) -> bool:
         """Whether queries and keys are plain products, and all that is kept has room, in bytes, and is in range."""
         head, ports = self.head, self.head.score_ports.values()
-        if any(port.turn is not None for port in ports):
+        if head.value_names or any(port.turn is not None for port in ports):
             return False
         (sequences, rows, length), width = head.weights.shape, sum(p.matrix.shape[2] for p in ports)
         kept = sum(p.content.shape[2] for p in head.value_ports.values()) + head.values.shape[2]

@@ -83,7 +83,8 @@ class HeadDiagonals:
         if not isinstance(curvature, UncoupledCurvature):
             return None
         if port is None:
-            return self._value_diagonal(self._head.value_ports[name], curvature, parts)
+            value = self._head.value_ports[name]
+            return None if value.turn is not None else self._value_diagonal(value, curvature, parts)
         if port.key_turn is not None:
             return None
         squares = self._score_squares(port, curvature, parts).flatten(0, 1)

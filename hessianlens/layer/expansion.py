@@ -149,7 +149,8 @@ def output_derivative(head: HeadState, name: str, letters: Letters) -> list[Term
     ``dF_i/dW_V [dW] = dW^T m_i``; ``dF_i/dW_Q [dW] = V^T J_i K (dW^T x_i) / s`` and so on, one rule for every port.
     """
     if name in head.value_ports:
-        return [Term(1.0, value_factors(head.value_ports[name], letters))]
+        value = head.value_ports[name]
+        return [Term(1.0, (value_factors if value.turn is None else turned_value_factors)(value, letters))]
     port = head.score_ports[name]
     response = response_terms(head, port, ("v", head.values, letters.feature), letters)
     vector = vector_factor(port, letters)
@@ -170,6 +171,18 @@ def value_factors(port: ValuePort, letters: Letters) -> tuple[Factor, ...]:
     vector = Factor(port.vector_name, f"s{letters.token}{letters.axes[0]}", port.vector)
     between = letters.axes[1] + letters.feature
     return vector, readout_factor(port, between)
+
+
+def turned_value_factors(port: ValuePort, letters: Letters) -> tuple[Factor, ...]:
+    """``weights[s, token, key] content[s, key, row] M[s, key, feature, column]`` with M in front of the readout."""
+    assert port.turn is not None
+    M = port.turn.matrices().expand(len(port.content), -1, -1, -1)
+    read = M.mT if port.readout is None else M.mT @ port.readout
+    return (
+        Factor("A", f"s{letters.token}{letters.key}", port.weights),
+        Factor(port.content_name, f"s{letters.key}{letters.axes[0]}", port.content),
+        Factor(f"M'{port.readout_name}", f"s{letters.key}{letters.axes[1]}{letters.feature}", read),
+    )
 
 
 def readout_factor(port: ValuePort, indices: str) -> Factor:

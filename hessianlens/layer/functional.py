@@ -12,13 +12,22 @@ Where queries or keys are a nonlinear function of their tokens, as behind a norm
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from hessianlens.attention.state import HeadState, ScorePort
+from hessianlens.attention.state import HeadState, LinkedFactors, ScorePort, ValuePort
 from hessianlens.attention.token_maps import TokenMap
 from hessianlens.errors import expect
-from hessianlens.layer.expansion import COLUMN_LETTERS_UNCOUPLED, ROW_LETTERS, response_terms, vector_factor
+from hessianlens.layer.expansion import (
+    COLUMN_LETTERS_UNCOUPLED,
+    ROW_LETTERS,
+    matrix_factor,
+    response_terms,
+    row_terms,
+    vector_factor,
+)
 from hessianlens.operators import Factor, Term
 from hessianlens.operators.exponent_scaling import exponents_to_factor_out, ldexp, size_exponents
 
@@ -27,6 +36,8 @@ def value_score_terms(head: HeadState, value: str, score: str, gradient: Tensor)
     """The block of a value parameter (rows) and a score parameter (columns) of one head."""
     left, right = head.value_ports[value], head.score_ports[score]
     vjp = gradient if left.readout is None else gradient @ left.readout.T
+    if left.turn is not None:
+        return _turned_value_score_terms(head, left, right, vjp)
     g = Factor("g" if left.readout is None else f"g{left.readout_name}", "si" + ROW_LETTERS.axes[1], vjp)
     content = (left.content_name, left.content, ROW_LETTERS.axes[0])
     between = response_terms(head, right, content, COLUMN_LETTERS_UNCOUPLED)
@@ -34,13 +45,49 @@ def value_score_terms(head: HeadState, value: str, score: str, gradient: Tensor)
     return [Term(term.coefficient / head.scale, (*term.factors, g, vector)) for term in between]
 
 
-def value_pair_terms(head: HeadState, gradient: Tensor) -> list[Term]:
-    """The block of the two factors of a value matrix W_O W_U: ``(M_1^T g)[a,d] delta_bc``."""
-    assert head.value_pair is not None
-    first, _ = head.value_pair
-    port = head.value_ports[first]
-    B = torch.tensordot(port.vector, gradient, dims=([0, 1], [0, 1]))
-    return [Term(1.0, (Factor("M1'g", "ad", B), Factor.identity("bc", port.width)))]
+def _turned_value_score_terms(head: HeadState, left: ValuePort, right: ScorePort, vjp: Tensor) -> list[Term]:
+    """The same where values pass maps of their token: ``u_la (M_l' g_i)[b] J_ilm P_md`` with the vector of the scores.
+
+    Args:
+        head: The head.
+        left: The value parameter.
+        right: The score parameter.
+        vjp: ``g`` in front of the readout.
+    """
+    assert left.turn is not None
+    key, a, b = ROW_LETTERS.key, ROW_LETTERS.axes[0], ROW_LETTERS.axes[1]
+    M = left.turn.matrices().expand(len(left.content), -1, -1, -1)
+    own = (
+        Factor(left.content_name, f"s{key}{a}", left.content),
+        Factor("M", f"s{key}{ROW_LETTERS.feature}{b}", M),
+        Factor(f"g{left.readout_name}", f"s{ROW_LETTERS.token}{ROW_LETTERS.feature}", vjp),
+    )
+    other = matrix_factor(right, COLUMN_LETTERS_UNCOUPLED), vector_factor(right, COLUMN_LETTERS_UNCOUPLED)
+    between = row_terms(head.jacobian, "J", ROW_LETTERS, COLUMN_LETTERS_UNCOUPLED)
+    return [Term(term.coefficient / head.scale, (*own, *term.factors, *other)) for term in between]
+
+
+def value_pair_terms(head: HeadState, row: str, column: str, gradient: Tensor) -> list[Term] | None:
+    """The block of two value parameters; None where that of (column, row) is the one that is known.
+
+    Of the two factors of a value matrix W_O W_U it is ``(M_1^T g)[a,d] delta_bc``. Where values are no linear function
+    of what their parameters put out, their second derivative along the gradient is added.
+    """
+    if not head.value_names:
+        if head.value_pair == (column, row):
+            return None
+        if head.value_pair != (row, column):
+            return []
+        port = head.value_ports[row]
+        B = torch.tensordot(port.vector, gradient, dims=([0, 1], [0, 1]))
+        return [Term(1.0, (Factor("M1'g", "ad", B), Factor.identity("bc", port.width)))]
+    score_gradient = _score_gradient(head, gradient) / head.scale
+    found = _linked_terms(head.linked_factors(score_gradient, gradient), row, column)
+    curvatures = head.input_curvatures(score_gradient, gradient)
+    if (row, column) in curvatures:
+        ports = head.value_ports[row], head.value_ports[column]
+        return [*found, _curvature_term(ports[0].content, ports[1].content, curvatures[row, column])]
+    return None if (column, row) in curvatures else found
 
 
 def score_pair_matrix(head: HeadState, gradient: Tensor) -> Tensor:
@@ -84,10 +131,13 @@ def score_pair_terms(head: HeadState, row: str, column: str, gradient: Tensor) -
         return [_merged_term(head, gradient)] if plain else [_product_term(head, *ports, gradient)]
     if not any(row in side and column in side for side in sides):
         return []
-    curvatures = head.input_curvatures(_score_gradient(head, gradient) / head.scale)
+    score_gradient = _score_gradient(head, gradient) / head.scale
+    found = _linked_terms(head.linked_factors(score_gradient, gradient), row, column)
+    curvatures = head.input_curvatures(score_gradient, gradient)
     if (row, column) in curvatures:
-        return [_curvature_term(head.score_ports[row], head.score_ports[column], curvatures[row, column])]
-    return None if (column, row) in curvatures else []
+        ports = head.score_ports[row], head.score_ports[column]
+        return [*found, _curvature_term(ports[0].inputs, ports[1].inputs, curvatures[row, column])]
+    return None if (column, row) in curvatures else found
 
 
 def _merged_term(head: HeadState, gradient: Tensor) -> Term:
@@ -115,10 +165,21 @@ def _product_term(head: HeadState, query: ScorePort, key: ScorePort, gradient: T
     return Term(1 / head.scale, factors)
 
 
-def _curvature_term(row: ScorePort, column: ScorePort, matrices: Tensor) -> Term:
-    """Two parameters of one side."""
-    factors = (Factor("u", "sia", row.inputs), Factor("u", "sic", column.inputs), Factor("D", "sibd", matrices))
-    return Term(1.0, factors)
+def _curvature_term(row: Tensor, column: Tensor, matrices: Tensor) -> Term:
+    """Two parameters of one side, by what they are multiplied with."""
+    return Term(1.0, (Factor("u", "sia", row), Factor("u", "sic", column), Factor("D", "sibd", matrices)))
+
+
+def _linked_terms(factors: Sequence[LinkedFactors], row: str, column: str) -> list[Term]:
+    """Two parameters of which one acts on what the other puts out."""
+    found = []
+    for each in factors:
+        names = each.link.outer, each.link.inner
+        if (row, column) in (names, names[::-1]):
+            (a, b), (c, d) = ("ab", "cd") if names == (row, column) else ("cd", "ab")
+            u, v = Factor("u", f"si{c}", each.inputs), Factor("v", f"si{b}", each.gradient)
+            found.append(Term(1.0, (v, Factor("J", f"si{a}{d}", each.link.jacobian), u)))
+    return found
 
 
 def _score_gradient(head: HeadState, gradient: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.attention.rows import RowTangent
-from hessianlens.attention.state import HeadState, ValuePort
+from hessianlens.attention.state import HeadState, LinkedFactors, ValuePort
 from hessianlens.layer.pairs import MERGED, MERGED_MAX_COST_SHARE, MergedScores
 from hessianlens.layer.projection import Projected
 
@@ -100,7 +100,7 @@ class HeadTangent:
     def may_shift(self, name: str) -> bool:
         """Whether the common part of what enters a weight cancels, in the scores or before them."""
         if name in self.value_ports:
-            return self._fixed_sum
+            return self._fixed_sum and self.value_ports[name].turn is None
         return self.score_ports[name].vector_axis == 1 and self.head.may_shift(self.score_ports[name])
 
     # --- kept from product to product --------------------------------------------------------------------------------
@@ -117,20 +117,29 @@ class HeadTangent:
 
     @cached_property
     def _curved(self) -> set[str]:
-        """Parameters of queries or keys that these are not linear in."""
+        """Parameters of queries, keys or values that these are not linear in."""
         head = self.head
-        sides = ((head.query_curvature, head.query_names), (head.key_curvature, head.key_names))
+        sides = (
+            (head.query_curvature, head.query_names),
+            (head.key_curvature, head.key_names),
+            (head.value_curvature, head.value_names),
+        )
         return {name for curvature, names in sides if curvature is not None for name in names}
 
     @cached_property
     def _input_curvatures(self) -> dict[str, dict[str, Tensor]]:
-        """Second derivatives of queries and keys along the gradient of the loss, in either order of two parameters."""
+        """Second derivatives along the gradient of the loss of what parameters put out, in either order of two."""
         found: dict[str, dict[str, Tensor]] = {}
         if self._curved:
-            for (row, column), matrices in self.head.input_curvatures(self._score_gradient).items():
+            for (row, column), matrices in self.head.input_curvatures(self._score_gradient, self._gradient).items():
                 found.setdefault(row, {})[column] = matrices
                 found.setdefault(column, {})[row] = matrices if row == column else matrices.mT
         return found
+
+    @cached_property
+    def linked_factors(self) -> list[LinkedFactors]:
+        """Parameters of which one acts on what the other puts out."""
+        return self.head.linked_factors(self._score_gradient, self._gradient)
 
     def input_curvature(self, name: str) -> Tensor | None:
         """That of a parameter with itself; None if there is none."""
@@ -240,7 +249,7 @@ class HeadTangent:
         return found
 
     def _turned(self, name: str, each: Tensor, back: bool = False) -> Tensor:
-        port = self.score_ports.get(name)
+        port = self.score_ports.get(name) or self.value_ports.get(name)
         turn = None if port is None else port.turn
         if turn is None:
             return each
@@ -268,7 +277,10 @@ class HeadTangent:
                 found, common = torch.bmm(change.spread(self.head.weights), moved), projected[name].common
                 if common is not None:
                     found.view(change.vectors, -1, found.shape[2]).addcmul_(self._row_sums[..., None], common)
-                inner, downstream = (found, downstream) if self._before_readout(port) else (inner, found)
+                if self._before_readout(port):
+                    inner = found if inner is None else inner + found
+                else:
+                    downstream = found
         if change.weights is not None:
             inner = _plus(inner, change.weights, change.spread(self._values))
         if inner is not None and self._readout is not None:
@@ -306,6 +318,8 @@ class HeadTangent:
             if port is not None:
                 g, vjp = (self._read_gradient, read) if self._before_readout(port) else (self._gradient, u)
                 gradient = self._value_rows(change, g if parts.functional else None, vjp)
+                gradient = None if gradient is None else self._turned(name, gradient, back=True)
+                gradient = self._with_input_curvature(name, change, gradient) if parts.functional else gradient
                 if gradient is not None:
                     found[name] = gradient, vjp
         return found

@@ -179,11 +179,6 @@ class AttentionHessian(DisplayableRows):
             terms = terms + alone.terms(head.score_ports[own], head.score_ports[other], "functional")
         return terms
 
-    def _are_values(self, row: Place, column: Place) -> bool:
-        """Whether two parameters are the factors of a head's values."""
-        (h, own), (k, other) = row, column
-        return h == k and self._centred[h].value_pair == (own, other)
-
     def _outer_terms(self, row: Place, column: Place) -> list[Term] | None:
         (h, own), (k, other) = row, column
         if own in self._centred[h].score_ports and other in self._centred[k].score_ports:
@@ -198,9 +193,7 @@ class AttentionHessian(DisplayableRows):
         if own in head.value_ports:
             if other in head.score_ports:
                 return value_score_terms(head, own, other, gradient)
-            if self._are_values(row, column):
-                return value_pair_terms(head, gradient)
-            return None if self._are_values(column, row) else []
+            return value_pair_terms(head, own, other, gradient)
         split = None if other in head.value_ports else self._t_functional_terms(row, column)
         return None if split is None else (self._score_score(row, column, "functional") or []) + split
 

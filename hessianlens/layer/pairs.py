@@ -15,7 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from hessianlens.attention.state import HeadState, ScorePort
+from hessianlens.attention.state import HeadState, LinkedFactors, ScorePort
 
 MERGED = "Q K'"
 """What the merged matrix is called among the weights of its head."""
@@ -137,3 +137,43 @@ class ValuePair(Pair):
 
     def _onto_second(self, first: Tensor) -> Tensor:
         return (first.permute(2, 1, 0) @ self.gradient).permute(1, 2, 0)
+
+
+@dataclass(frozen=True, eq=False)
+class FactorPair(Pair):
+    """``sum_n v_nb J_n[a,d] u_nc`` between ``W_out[a,b]`` and ``W_in[c,d]``, of which the first acts on the second.
+
+    Attributes:
+        jacobian: ``J``, ``[s, n, a, d]``.
+        inputs: ``u``, ``[s, n, c]``; v is the gradient.
+    """
+
+    jacobian: Tensor
+    inputs: Tensor
+
+    def _onto_first(self, second: Tensor) -> Tensor:
+        along = torch.einsum("snb,abz->snaz", self.gradient, second)
+        return torch.einsum("snc,sndz->cdz", self.inputs, self.jacobian.mT @ along)
+
+    def _onto_second(self, first: Tensor) -> Tensor:
+        along = torch.einsum("snc,cdz->sndz", self.inputs, first)
+        return torch.einsum("snaz,snb->abz", self.jacobian @ along, self.gradient)
+
+
+class ScoreFactorPair(FactorPair):
+    """Two factors of queries or of keys."""
+
+    summand = "t_functional"
+
+
+class ValueFactorPair(FactorPair):
+    """Two factors of values."""
+
+    summand = "functional"
+
+
+def factor_pair(factors: LinkedFactors, names: Mapping[str, Hashable]) -> FactorPair:
+    """The pair under the names that its weights have in the layer."""
+    kind = ScoreFactorPair if factors.scores else ValueFactorPair
+    link = factors.link
+    return kind(factors.gradient, names[link.inner], names[link.outer], link.jacobian, factors.inputs)

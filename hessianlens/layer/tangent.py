@@ -14,7 +14,7 @@ from hessianlens.attention.state import HeadState
 from hessianlens.layer.dense import LayerEntries
 from hessianlens.layer.diagonal import HeadDiagonals
 from hessianlens.layer.head_tangent import SUMMANDS, HeadChange, HeadTangent
-from hessianlens.layer.pairs import MERGED, Pair, ScorePair, ValuePair
+from hessianlens.layer.pairs import MERGED, Pair, ScorePair, ValuePair, factor_pair
 from hessianlens.layer.projection import Projected, Projection
 from hessianlens.losses import LossDerivatives, ScalarCurvature
 from hessianlens.operators.product import ProductSource
@@ -152,7 +152,7 @@ class LayerTangent:
             # A head sees queries and keys meet only where both go apart.
             merged = {**merged_columns, **merged_rows}
             paired = frozenset(h for h, head in enumerate(self.heads) if head.score_pair_pays or h in merged)
-            pairs = [*self._value_pairs, *(self._score_pair(h) for h in paired)]
+            pairs = [*self._value_pairs, *self._factor_pairs, *(self._score_pair(h) for h in paired)]
             alone = self._alone(rows, columns)
             self._routes[rows, columns] = MatvecRoute(inputs, asked, merged_columns, merged_rows, pairs, paired, alone)
         return self._routes[rows, columns]
@@ -216,11 +216,20 @@ class LayerTangent:
         return self._score_pairs[h]
 
     @cached_property
+    def _factor_pairs(self) -> list[Pair]:
+        """Weights that act on what other weights put out."""
+        found: list[Pair] = []
+        for h, head in enumerate(self.heads):
+            names = {own: name for (k, own), name in self._names.items() if k == h}
+            found += [factor_pair(factors, names) for factors in head.linked_factors]
+        return found
+
+    @cached_property
     def _value_pairs(self) -> list[Pair]:
         """Every head whose values have two factors, with ``B = M_1^T g``."""
         found: list[Pair] = []
         for h, state in enumerate(self._states):
-            if state.value_pair is not None:
+            if state.value_pair is not None and not state.value_names:
                 first, second = state.value_pair
                 gradient = self._losses[h].gradient
                 B = torch.tensordot(state.value_ports[first].vector, gradient, dims=([0, 1], [0, 1]))

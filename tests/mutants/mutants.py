@@ -200,8 +200,8 @@ MUTANTS = (
     Mutant(
         "values are centred under activations whose rows have no fixed sum",
         "attention",
-        "if self.activation.fixed_sum:\n            value_ports =",
-        "if self.activation is not None:\n            value_ports =",
+        "if self.activation.fixed_sum:\n            alike =",
+        "if self.activation is not None:\n            alike =",
     ),
     Mutant(
         "turned keys are shifted",

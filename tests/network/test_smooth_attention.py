@@ -14,7 +14,7 @@ from hessianlens.attention.side_by_side import TokenwiseHead
 from hessianlens.errors import Refusal
 from hessianlens.network.routes.last_attention import ExactAttention, exact_attention
 from hessianlens.network.routes.last_attention.output_map import OutputMap
-from hessianlens.network.routes.last_attention.smooth import SmoothAttention
+from hessianlens.network.routes.last_attention.smooth_heads import SmoothAttention
 from hessianlens.problems import Problem
 from tests.curvature import networks
 from tests.curvature.networks import LENGTH, VOCAB, scrambled, tokens
@@ -149,6 +149,7 @@ class GatedBesideAMap(Gated):
         return self.c_proj(torch.tanh(y)) + self.c_gate(2 * y)
 
 
+MODELS["gate of its own values"] = (lambda: _nano(GatedByValues), True)
 MODELS["gate with bias, and a norm"] = (lambda: _nano(Gated), False)
 _LINEAR = {"layer_types": ["full_attention"] * 2, "partial_rotary_factor": 1.0}
 MODELS["Qwen3-Next: gates in the map of the queries"] = (
@@ -207,7 +208,6 @@ def test_norms_and_the_public_calls(name: str) -> None:
 @pytest.mark.parametrize(
     ("attention", "reason"),
     [
-        (GatedByValues, "the output of its heads is changed by its own queries, keys or values"),
         (GatedBesideAMap, "the output of its heads goes into 2 linear maps"),
     ],
 )

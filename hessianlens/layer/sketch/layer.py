@@ -62,6 +62,8 @@ class LayerSketch:
             return Refusal(self._refusal)
         (h, own), (k, other) = self._placed(part, row, column)
         head, second = self._heads[h], self._heads[k]
+        if head.value_names or second.value_names:
+            return Refusal("a norm changes values token by token")
         if own in head.value_ports and other in second.value_ports:
             return self._values(part, (h, own), (k, other), rows)
         turned = own in head.score_ports and other in second.value_ports

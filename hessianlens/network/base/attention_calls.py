@@ -21,7 +21,7 @@ from hessianlens.derivatives.operation_mode import OperationMode
 from hessianlens.errors import InputError
 from hessianlens.memory import lacks_memory
 from hessianlens.models.attention import Attention
-from hessianlens.network.base.recognition import inside_transform
+from hessianlens.network.base.recognition import close, entrywise_slope, inside_transform
 from hessianlens.problems import Batch, Problem, layer_of
 from hessianlens.state_guard import ReplacedAttribute, Restore, StateChange
 
@@ -39,8 +39,11 @@ class AttentionCall:
         v: Values, ``[..., j, r]``.
         raw: ``q k^T``, ``[..., i, j]``, a leaf.
         scores: What softmax is taken of, on the graph of `raw`.
-        output: What is put out, ``[..., i, r]``.
+        output: What is put out, ``[..., i, r]``; several side by side where the same weights are taken several times.
         sink: Whether there is one more column of scores, without a value.
+        outputs: The same one by one, as the model goes on with them.
+        further: Other products that were formed before the scores, as those with relative positions: their two factors
+            and the product, a leaf too.
     """
 
     q: Tensor
@@ -50,6 +53,13 @@ class AttentionCall:
     scores: Tensor
     output: Tensor
     sink: bool = False
+    outputs: tuple[Tensor, ...] = ()
+    further: tuple[tuple[Tensor, Tensor, Tensor], ...] = ()
+
+    def beside(self, other: AttentionCall) -> AttentionCall:
+        """This one and a later one of the same queries and keys, whose values stand side by side."""
+        v, output = (torch.cat(pair, -1) for pair in ((self.v, other.v), (self.output, other.output)))
+        return replace(other, v=v, output=output, outputs=(*self.outputs, *other.outputs))
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +72,7 @@ class _Pending:
     scores: Tensor | None = None
     weights: Tensor | None = None
     sink: bool = False
+    further: tuple[tuple[Tensor, Tensor, Tensor], ...] = ()
 
 
 class AttentionCalls(OperationMode):
@@ -81,13 +92,22 @@ class AttentionCalls(OperationMode):
         self.last: AttentionCall | None = None
         self.earlier: list[tuple[Tensor, Tensor, Tensor]] = []
         self._pending: _Pending | None = None
+        self._log_sum: Tensor | None = None
+        self._returned: Tensor | None = None
 
     def _record(self, call: AttentionCall) -> Tensor:
         """The last one from now on; what the model goes on with."""
-        if self.last is not None:
+        if not self._cut:
+            self.last = call
+            return call.output
+        output = _leaf(call.output)
+        new = replace(call, output=output, outputs=(output,))
+        if self.last is not None and _same_weights(self.last, new):
+            new = self.last.beside(new)
+        elif self.last is not None:
             self.earlier.append((self.last.q, self.last.k, self.last.v))
-        self.last = replace(call, output=_leaf(call.output)) if self._cut else call
-        return self.last.output.clone() if self._cut else call.output  # the model may go on in place
+        self.last, self._returned = new, output.clone()  # the model may go on in place
+        return self._returned
 
     def operation(self, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Every operation of PyTorch's passes here."""
@@ -103,7 +123,11 @@ class AttentionCalls(OperationMode):
             return self._product(func, *args)
         if func in _SUMMED_PRODUCTS:
             return self._summed_product(func, *args, **named)
+        if self._log_sum is not None and func in _TIMES and len(args) == 2 and args[0] is self._returned:
+            return self._scaled(func, *args)
         found = func(*args, **named)
+        if self._cut and func in _LOG_SUMS:
+            return self._summed(args[0] if args else named["input"], found)
         if func in _SOFTMAX:
             self._weighed(args[0] if args else named["input"], found)
         return found
@@ -142,9 +166,10 @@ class AttentionCalls(OperationMode):
         if pending is not None and pending.scores is not None and _same(pending.weights, left):
             self._pending = None
             call = AttentionCall(pending.q, pending.k, right, pending.raw, pending.scores, found, pending.sink)
-            return self._record(call)
+            return self._record(replace(call, further=pending.further))
         raw = _leaf(found)
-        self._pending = _Pending(left, right.transpose(-1, -2), raw)
+        further = () if pending is None else (*pending.further, (pending.q, pending.k, pending.raw))
+        self._pending = _Pending(left, right.transpose(-1, -2), raw, further=further)
         return raw.clone()  # the model may go on in place
 
     def _summed_product(
@@ -160,9 +185,29 @@ class AttentionCalls(OperationMode):
         beta, alpha = named.pop("beta", 1), named.pop("alpha", 1)
         if named or left is None or right is None:
             return func(added, left, right, beta=beta, alpha=alpha, **named)
-        raw = _leaf(left @ right)
-        self._pending = _Pending(left, right.transpose(-1, -2), raw)
+        raw, pending = _leaf(left @ right), self._pending
+        further = () if pending is None else (*pending.further, (pending.q, pending.k, pending.raw))
+        self._pending = _Pending(left, right.transpose(-1, -2), raw, further=further)
         return beta * added + alpha * raw
+
+    def _summed(self, scores: Tensor, found: Tensor) -> Tensor:
+        """The logarithm of what softmax divides by, cut off: outputs may be multiplied with a function of it."""
+        if self._pending is None or not scores.requires_grad or found.numel() * scores.shape[-1] != scores.numel():
+            return found
+        self._log_sum = _leaf(found)
+        return self._log_sum.clone()
+
+    def _scaled(self, func: Callable[..., Any], output: Tensor, factor: Any) -> Tensor:
+        """Outputs times ``sigmoid(log_sum - s)``, which is a sink with the logit s."""
+        last, log_sum, found = self.last, self._log_sum, func(output, factor)
+        assert last is not None and log_sum is not None
+        self._log_sum = None
+        logit = _sink_logit(factor, log_sum)
+        if logit is None or last.sink or len(last.outputs) > 1:
+            return found
+        made = _leaf(found)
+        self.last = replace(last, scores=last.scores - logit[..., None], output=made, outputs=(made,), sink=True)
+        return made.clone()
 
     def _weighed(self, scores: Tensor, weights: Tensor) -> None:
         """Rows of scores have become weights."""
@@ -176,7 +221,29 @@ class AttentionCalls(OperationMode):
             return
         (slope,) = torch.autograd.grad(scores.sum(), pending.raw, retain_graph=True, allow_unused=True)
         if slope is not None:
-            self._pending = _Pending(pending.q, pending.k, pending.raw, scores, weights, sink)
+            self._pending = replace(pending, scores=scores, weights=weights, sink=sink)
+
+
+def _same_weights(first: AttentionCall, second: AttentionCall) -> bool:
+    """Whether two attentions follow each other with the same queries, keys and scores."""
+    pairs = ((first.q, second.q), (first.k, second.k), (first.scores, second.scores))
+    values = (first.v, second.v)
+    return all(a.shape == b.shape and torch.equal(a, b) for a, b in pairs) and values[0].shape == values[1].shape
+
+
+def _sink_logit(factor: object, log_sum: Tensor) -> Tensor | None:
+    """``s`` if a factor and its first two derivatives are those of ``sigmoid(log_sum - s)``; else None."""
+    if not isinstance(factor, Tensor) or not factor.requires_grad or factor.numel() != log_sum.numel():
+        return None
+    with torch.enable_grad():
+        slope = entrywise_slope(factor, log_sum, graph=True)
+        second = None if slope is None or not slope.requires_grad else entrywise_slope(slope, log_sum)
+    if slope is None or second is None:
+        return None
+    f, slope = factor.detach().reshape(log_sum.shape), slope.detach()
+    if not close(slope, f * (1 - f)) or not close(second.detach(), f * (1 - f) * (1 - 2 * f)):
+        return None
+    return log_sum.detach() - torch.logit(f)
 
 
 def _same(weights: Tensor | None, left: Tensor) -> bool:
@@ -190,6 +257,8 @@ def _leaf(tensor: Tensor) -> Tensor:
 
 _PRODUCTS = {torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm}
 _SUMMED_PRODUCTS = {torch.baddbmm, Tensor.baddbmm}
+_TIMES = {torch.mul, Tensor.mul, Tensor.__mul__}
+_LOG_SUMS = {torch.logsumexp, Tensor.logsumexp}
 _SOFTMAX = {nnf.softmax, torch.softmax, Tensor.softmax}
 
 

@@ -8,7 +8,7 @@ what the weight feeds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any
@@ -68,6 +68,7 @@ class Hooks(OperationMode):
             looked up it may have the shape of the table: it is then looked up too.
         cut: Whether what a weight or gain puts out becomes a leaf, so that what follows depends on the last ones only.
         cut_gains: With `cut`, whether gains are among them.
+        linked: With `cut`, sites that stay on the graph of what is in front of them; their leaf is an added zero.
 
     Attributes:
         record: What was seen.
@@ -89,10 +90,12 @@ class Hooks(OperationMode):
         deltas: Mapping[int, Tensor] | None = None,
         cut: bool = False,
         cut_gains: bool = True,
+        linked: Container[int] = (),
     ) -> None:
         super().__init__()
         self._uncut = {Kind.SHIFT, Kind.LOOK_UP} if cut_gains else {Kind.SHIFT, Kind.LOOK_UP, Kind.GAIN}
         self.record, self._deltas, self._cut = ParameterUses(), dict(deltas or {}), cut
+        self._linked = linked
         self.leaves: dict[int, Tensor] = {}
         self.shifts: dict[int, str] = {}
         self.unknown_steps: dict[object, str] = {}
@@ -325,8 +328,9 @@ class Hooks(OperationMode):
         for name, kind, inputs, places in uses:
             self.record.uses.append(Use(name, kind, site, inputs, tuple(z.shape), places, rows))
         if self._cut and any(kind not in self._uncut for _, kind, *_ in uses):
-            self.leaves[site] = z.detach().requires_grad_()
-            z = self.leaves[site].clone()  # the model may go on in place
+            before = z if site in self._linked else torch.zeros_like(z)
+            self.leaves[site] = torch.zeros_like(z) if site in self._linked else z.detach()
+            z = before + self.leaves[site].requires_grad_()  # a tensor of its own: the model may go on in place
             self._cuts[id(z)] = site
             self._kept.append(z)
         if site not in self._deltas:

@@ -12,8 +12,7 @@ from torch import nn
 import hessianlens as hl
 from hessianlens.network.base.question import NO_LIMITS, Question
 from hessianlens.network.planner import Choice, planner_of
-from hessianlens.network.routes.last_attention import ExactAttention, exact_attention
-from hessianlens.network.routes.last_attention import locate as located
+from hessianlens.network.routes.last_attention import ExactAttention, exact_attention, rotated
 from hessianlens.problems import Problem, layer_of
 from tests.curvature.networks import VOCAB
 from tests.curvature.registry import cross_entropy, next_token
@@ -123,14 +122,14 @@ def test_encoders_and_classifiers(case: str) -> None:
 
 def test_a_wrong_turn_of_the_keys_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Heads that are not those of the model are refused by plain autograd's product, and the next route is taken."""
-    turning = located._turning
+    turning = rotated.turning_of
 
     def wrong(operands: object) -> object:
         found = turning(operands)
         cos, sin = found.tables
-        return located._Turning(found.orders, found.factor, (cos, -sin))
+        return rotated.Turning(found.orders, found.factor, (cos, -sin))
 
-    monkeypatch.setattr(located, "_turning", wrong)
+    monkeypatch.setattr(rotated, "turning_of", wrong)
     problem = problem_of(FAMILIES["Llama"]())
     op = hl.hessian(problem, "layer1.attn.q")
     expected = hl.hessian(problem, "layer1.attn.q", method="hvp").to_dense()

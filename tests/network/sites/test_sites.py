@@ -82,7 +82,7 @@ def test_a_projection_cuts_every_entry_exactly_once(kind: Kind, of_inputs: bool)
     inputs, outputs = numbers.shape if kind is Kind.IN_OUT else numbers.T.shape
     size = inputs if of_inputs else outputs
     features = torch.arange(size).reshape(-1, 2).T.flip(0).contiguous()  # two heads whose features alternate
-    projection = HeadProjection(Use("w", kind, 0, None, ()), None, features, of_inputs=of_inputs)
+    projection = HeadProjection(Use("w", kind, 0, None, ()), None, features, (0, 1), of_inputs=of_inputs)
     block = Block.of("all", "w", numbers)
     pieces = projection.cut(block, {"w": numbers})(numbers)
     assert projection.pieces(block, {"w": numbers}) == (0, 1)
@@ -94,7 +94,10 @@ def test_a_projection_cuts_every_entry_exactly_once(kind: Kind, of_inputs: bool)
 def test_a_block_is_made_of_whole_heads_or_not_known() -> None:
     weight, bias = torch.zeros(3, 8), torch.arange(8)
     projection = HeadProjection(
-        Use("w", Kind.IN_OUT, 0, None, ()), Use("b", Kind.SHIFT, 0, None, ()), torch.arange(8).reshape(2, 4), heads=2
+        Use("w", Kind.IN_OUT, 0, None, ()),
+        Use("b", Kind.SHIFT, 0, None, ()),
+        torch.arange(8).reshape(2, 4),
+        (0, 0, 1, 1),
     )
     params = {"w": weight, "b": bias, "other": weight}
 
@@ -115,7 +118,7 @@ def test_heads_with_some_biases_only() -> None:
     weights = {name: randn(4, 4, seed=k) for k, name in enumerate("qkvo")}
     bias = randn(4, seed=9)
     cut = {name: list(weight.chunk(2, int(name != "o"))) for name, weight in weights.items()}
-    layer = heads_of(cut, {"q": [b[None] for b in bias.chunk(2)], "k": None, "v": None}, dict.fromkeys("qkvo", 1))
+    layer = heads_of(cut, {"q": [b[None] for b in bias.chunk(2)], "k": None, "v": None}, dict.fromkeys("qkvo", (0, 1)))
     X = randn(2, LENGTH, 4, seed=7)
     q, k, v = X @ weights["q"] + bias, X @ weights["k"], X @ weights["v"]
     heads = [

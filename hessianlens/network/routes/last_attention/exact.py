@@ -28,7 +28,7 @@ from hessianlens.network.routes.last_attention.positionwise import (
 )
 from hessianlens.network.routes.last_attention.products import PiecePlace, piece_grid
 from hessianlens.network.routes.last_attention.site import CLOSED_FORM, AttentionSite, frozen_copy
-from hessianlens.network.routes.last_attention.smooth import SmoothAttention
+from hessianlens.network.routes.last_attention.smooth_heads import SmoothAttention
 from hessianlens.network.routes.linear_map import LinearMapPlan, LinearMaps
 from hessianlens.operators import ArrangedGrid, BlockGrid, StructuredOperator
 from hessianlens.problems import Block, Problem
@@ -69,31 +69,30 @@ class ExactAttention:
         return all(self._roles(block) for block in blocks)
 
     def _roles(self, block: Block) -> tuple[str, ...]:
-        """The projections that a block of this layer makes up: one, or keys and values that come from one map."""
-        role = self._role(block)
-        if role is not None:
-            return (role,)
+        """The projections that a block of this layer makes up: one, or several that come from one map."""
         params, projections = self.problem.params, self.sites[0].projections
-        within = {name: own.pieces_within(block, params) for name, own in projections.items() if name != "o"}
+        within = {name: own.pieces_within(block, params) for name, own in projections.items()}
         found = {name: rest for name, (pieces, rest) in within.items() if pieces}
         if not found or frozenset.intersection(*found.values()):
             return ()
-        each = [
-            feature for name in found for n in within[name][0] for feature in projections[name].features[n].tolist()
-        ]
+        pieces = {tuple(projections[name].features[n].tolist()) for name in found for n in within[name][0]}
+        each = [feature for piece in pieces for feature in piece]
         return tuple(found) if len(set(each)) == len(each) else ()
 
     def _role(self, block: Block) -> str | None:
-        """The projection, q, k, v or o, that a block of this layer belongs to."""
-        params = self.problem.params
-        return next((n for n, own in self.sites[0].projections.items() if own.pieces(block, params)), None)
+        """The projection, q, k, v or o, that a block of this layer belongs to; None where these are several."""
+        roles = self._roles(block)
+        return roles[0] if len(roles) == 1 else None
 
     def is_flat(self, block: Block) -> bool:
         """Whether nothing depends on a block: the same vector is added to all keys, and no row of weights sees it."""
         if self._role(block) != "k" or not self._is_bias("k", block):
             return False
         heads = [head for site in self.sites for head in site.layer.heads]
-        turned = any(isinstance(head, (RotaryAttention, SmoothAttention)) for head in heads)
+        turned = any(
+            isinstance(head, RotaryAttention) or (isinstance(head, SmoothAttention) and not head.keys_shift_alike)
+            for head in heads
+        )
         sunk = any(head.sink is not None for head in heads)  # a sink's key has no bias
         return not (turned or sunk) and all(as_activation(head.activation).shift_invariant for head in heads)
 
@@ -177,7 +176,9 @@ class ExactAttention:
         if len(self.sites) > 1 or self.sites[0].projected is not None:
             return None
         name = self._role(block)
-        if name is None:
+        if name is None or any(
+            isinstance(h, SmoothAttention) and h.values is not None for h in self.sites[0].layer.heads
+        ):
             return None
         (site,), (derivatives,) = self.sites, self.derivatives
         projection = site.projections[name]
@@ -197,6 +198,7 @@ class ExactAttention:
     def _parts(self, block: Block) -> dict[Hashable, PiecePlace]:
         """Where the heads of a block lie in the layer, by block and piece."""
         found: dict[Hashable, PiecePlace] = {}
+        keys: dict[tuple[int, ...], Hashable] = {}
         for role in self._roles(block):
             projection, name = self.sites[0].projections[role], CLOSED_FORM[role]
             pieces, _ = projection.pieces_within(block, self.problem.params)
@@ -204,7 +206,9 @@ class ExactAttention:
             for piece in pieces:
                 heads = tuple((name, h) for h in projection.sharing(piece))
                 height, width = weights[heads[0]].shape
-                found[block.name, role, piece] = PiecePlace(heads, rows, (height, width))
+                key = keys.setdefault(tuple(projection.features[piece].tolist()), (block.name, role, piece))
+                others = found[key].heads if key in found else ()  # a piece that is part of several
+                found[key] = PiecePlace((*others, *heads), rows, (height, width))
         return found
 
     def rows(self, name: str, bias: bool) -> slice:
@@ -214,8 +218,16 @@ class ExactAttention:
         return slice(-1, None) if bias else slice(0, -1)
 
     def _cut(self, block: Block) -> Callable[[Tensor], list[Tensor]]:
-        cuts = [self.sites[0].projections[role].cut(block, self.problem.params) for role in self._roles(block)]
-        return lambda tensor: [piece for cut in cuts for piece in cut(tensor)]
+        params, projections = self.problem.params, self.sites[0].projections
+        cuts, known = [], set[tuple[int, ...]]()
+        for role in self._roles(block):
+            own = projections[role]
+            features = [tuple(own.features[piece].tolist()) for piece in own.pieces_within(block, params)[0]]
+            cuts.append((own.cut(block, params), [each not in known for each in features]))
+            known.update(features)
+        return lambda tensor: [
+            piece for cut, new in cuts for piece, taken in zip(cut(tensor), new, strict=True) if taken
+        ]
 
 
 def output_plan(maps: LinearMaps, site: AttentionSite) -> LinearMapPlan | Refusal:
@@ -236,17 +248,20 @@ def _folded(problem: Problem, site: AttentionSite) -> Refusal:
     return Refusal(f"the layers after it couple the {each} sequences of an example, such as choices")
 
 
-def exact_attention(problem: Problem, maps: LinearMaps | None = None) -> ExactAttention | Refusal:
+def exact_attention(
+    problem: Problem, maps: LinearMaps | None = None, factored: bool = False
+) -> ExactAttention | Refusal:
     """The closed form of the last attention layer; a refusal where there is none.
 
     Args:
         problem: From `hessianlens.problem`.
         maps: The linear maps of its network, if they are known already.
+        factored: Whether maps in front of those of queries, keys and values belong to it, as those of latent attention.
     """
     own, sites = frozen_copy(problem), []
     with nullcontext() if own is None else differentiable_twice(own):
         for batch in problem.data:
-            site = find_site(problem, batch, own)
+            site = find_site(problem, batch, own, factored)
             if isinstance(site, Refusal):
                 return site
             sites.append(site)

@@ -6,6 +6,7 @@ linear in the map's outputs and act on every position alone, and are found from 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,8 @@ from hessianlens.errors import Refusal
 from hessianlens.network.base.recognition import Grouping, close, entrywise_slope, groupings
 
 NO_SOURCE = Refusal("do not come from a linear map")
+_WEIGHTLESS = -1200
+"""Binary exponent of a weight that is zero in any floating point format."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,14 +30,14 @@ class Operand:
     Attributes:
         site: The map.
         features: Its outputs that a head takes, ``[piece, e]``; several heads may share a piece.
-        heads: Heads to a piece, which are neighbours.
+        heads: The piece of every head.
         grouping: Positions of the map by sequence.
         maps: ``R_n``, from a piece's features to what the attention takes, ``[position, e, feature]``.
     """
 
     site: int
     features: Tensor
-    heads: int
+    heads: tuple[int, ...]
     grouping: Grouping
     maps: Tensor
 
@@ -53,6 +56,17 @@ def source_of(taken: Tensor, leaves: Mapping[int, Tensor]) -> int | Refusal:
     if len(used) != 1:
         return Refusal(f"come from {len(used)} linear maps, not from one")
     return used[0]
+
+
+def sites_before(tensors: Sequence[Tensor], leaves: Mapping[int, Tensor]) -> set[int]:
+    """Sites of the maps that some tensors come from."""
+    found = set[int]()
+    for tensor in tensors:
+        if tensor.requires_grad and tensor.grad_fn is not None:
+            ones, every = torch.ones_like(tensor), list(leaves.values())
+            slopes = torch.autograd.grad(tensor, every, ones, retain_graph=True, allow_unused=True)
+            found |= {site for site, slope in zip(leaves, slopes, strict=True) if slope is not None}
+    return found
 
 
 def operand_of(taken: Tensor, site: int, leaf: Tensor) -> Operand | Refusal:
@@ -82,20 +96,17 @@ def vjp_by_position(taken: Tensor, leaf: Tensor, cotangent: Tensor) -> Tensor:
     return found.reshape(-1, leaf.shape[-1])
 
 
-def features_by_head(taken: Tensor, leaf: Tensor) -> tuple[Tensor, int] | Refusal:
-    """Features of a map by piece, ``[piece, p]``, and how many heads share one; a refusal where they are not alike."""
+def features_by_head(taken: Tensor, leaf: Tensor) -> tuple[Tensor, tuple[int, ...]] | Refusal:
+    """Features of a map by piece, ``[piece, p]``, and the piece of every head; a refusal where they are not alike."""
     drawn, found = random_like(taken), []
     for head in range(taken.shape[1]):
         cotangent = torch.zeros_like(drawn)
         cotangent[:, head] = drawn[:, head]
         found.append(tuple((vjp_by_position(taken, leaf, cotangent) != 0).any(0).nonzero()[:, 0].tolist()))
     pieces = list(dict.fromkeys(found))
-    share, rest = divmod(len(found), len(pieces))
     if len({len(piece) for piece in pieces}) > 1:
         return Refusal("take different numbers of features per head")
-    if rest or found != [piece for piece in pieces for _ in range(share)]:
-        return Refusal("share heads in an unknown order")
-    return torch.tensor(pieces, device="cpu"), share
+    return torch.tensor(pieces, device="cpu"), tuple(pieces.index(own) for own in found)
 
 
 def grouping_of(taken: Tensor, leaf: Tensor) -> Grouping | None:
@@ -229,6 +240,8 @@ def score_rule(raw: Tensor, scores: Tensor, shape: Sequence[int]) -> ScoreRule |
     """
     with torch.enable_grad():
         slope = entrywise_slope(scores, raw, graph=True)
+        if slope is None:
+            return _shifted(raw, scores, shape)
         second_slope = (
             None if slope is None else entrywise_slope(slope, raw) if slope.requires_grad else torch.zeros_like(raw)
         )
@@ -240,6 +253,7 @@ def score_rule(raw: Tensor, scores: Tensor, shape: Sequence[int]) -> ScoreRule |
     visible = values > torch.finfo(values.dtype).min / 2
     # A row that is hidden by large numbers only, not by infinite ones, sees everything alike.
     visible |= ~visible.any(-1, keepdim=True) & values.isfinite().all(-1, keepdim=True)
+    visible &= (slope != 0) | (values - values.amax(-1, keepdim=True) > _WEIGHTLESS * math.log(2))
     if not bool(visible.any()):
         return Refusal("none of its scores is visible")
     if not bool(second_slope[visible].any()):
@@ -247,8 +261,26 @@ def score_rule(raw: Tensor, scores: Tensor, shape: Sequence[int]) -> ScoreRule |
     return _capped(products, values, slope, visible)
 
 
+def _shifted(raw: Tensor, scores: Tensor, shape: Sequence[int]) -> ScoreRule | Refusal:
+    """``scale raw + bias`` up to a number per row, which softmax does not see: cotangents that sum to zero tell."""
+    found = []
+    for _ in range(2):
+        drawn = random_like(scores)
+        drawn = drawn - drawn.mean(-1, keepdim=True)
+        (slope,) = torch.autograd.grad(scores, raw, drawn, retain_graph=True)
+        found.append((drawn.reshape(shape), slope.reshape(shape)))
+    scale = float((found[0][0] * found[0][1]).sum() / found[0][0].square().sum())
+    if scale <= 0 or not all(close(slope, scale * drawn) for drawn, slope in found):
+        return Refusal("its scores are not products of one query with one key each")
+    values, products = (tensor.detach().reshape(*shape) for tensor in (scores, raw))
+    bias, everything = values - scale * products, torch.ones_like(values, dtype=torch.bool)
+    return ScoreRule(scale, None, bias - bias.amax(-1, keepdim=True), everything)
+
+
 def _straight(raw: Tensor, scores: Tensor, slope: Tensor, visible: Tensor) -> ScoreRule | Refusal:
     scale = float(slope[visible].median())
+    if bool((slope == 0).all(-1).any()):
+        return Refusal("a mask hides whole rows of its scores, which then take equal weights")
     if not close(slope[visible], torch.full_like(slope[visible], scale)) or scale <= 0:
         return Refusal("its products of queries and keys enter the scores with different factors")
     bias = (scores - scale * raw).masked_fill(~visible, 0)

@@ -34,29 +34,31 @@ class OutputMap:
 
     Attributes:
         rows: ``a``, ``[sequence, position, e]``, on the graph of the heads' outputs and of the leaves of the sources.
-        heads: What the heads put out, ``[sequence, head, position, r]``, on the graph of `leaf`.
-        leaf: The same as the model has it.
+        heads: What the heads put out, ``[sequence, head, position, r]``.
+        outputs: The same as the model has it, in parts that stand side by side in every head.
         sources: Further linear maps whose outputs enter.
         weight: Of the output projection, in the order ``a @ W``.
     """
 
     rows: Tensor
     heads: Tensor
-    leaf: Tensor
+    outputs: tuple[Tensor, ...]
     sources: tuple[SmoothSource, ...]
     weight: Tensor
 
     @property
     def _leaves(self) -> list[Tensor]:
-        return [self.leaf, *(source.leaf for source in self.sources)]
+        return [*self.outputs, *(source.leaf for source in self.sources)]
 
     def _by_position(self, grads: Sequence[Tensor | None]) -> Tensor:
         """Cotangents of the leaves side by side, ``[sequence, position, y]``."""
         given = [
             torch.zeros_like(leaf) if grad is None else grad for leaf, grad in zip(self._leaves, grads, strict=True)
         ]
-        found = [given[0].reshape(self.heads.shape).transpose(1, 2).flatten(2)]
-        for source, grad in zip(self.sources, given[1:], strict=True):
+        count, shape = len(self.outputs), self.heads.shape[:3]
+        by_head = torch.cat([grad.reshape(*shape, -1) for grad in given[:count]], -1)
+        found = [by_head.transpose(1, 2).flatten(2)]
+        for source, grad in zip(self.sources, given[count:], strict=True):
             found.append(source.grouping.arrange(grad.reshape(-1, grad.shape[-1]))[..., source.of_head(0)])
         return torch.cat(found, -1)
 
@@ -119,34 +121,38 @@ class OutputProjection:
 
 
 def projection_behind(
-    leaf: Tensor, heads: Tensor, uses: Sequence[Use], leaves: Mapping[int, Tensor], params: Mapping[str, Tensor]
+    outputs: tuple[Tensor, ...],
+    heads: Tensor,
+    uses: Sequence[Use],
+    leaves: Mapping[int, Tensor],
+    params: Mapping[str, Tensor],
 ) -> OutputProjection | Refusal:
     """The only linear map that what the heads put out reaches, and what happens on the way; else a refusal.
 
     Args:
-        leaf: What the heads put out, as the model has it.
+        outputs: What the heads put out, as the model has it, in parts that stand side by side in every head.
         heads: The same, ``[sequence, head, position, r]``.
         uses: Of the parameters of the network.
         leaves: What the linear maps put out, by site.
         params: The parameters.
     """
-    reached = [use for use in uses if use.kind in (Kind.IN_OUT, Kind.OUT_IN) and _reaches(leaf, use)]
+    reached = [use for use in uses if use.kind in (Kind.IN_OUT, Kind.OUT_IN) and _reaches(outputs, use)]
     if len(reached) != 1:
         return Refusal(f"the output of its heads goes into {len(reached)} linear maps") if reached else CHANGED
     (use,) = reached
     assert use.inputs is not None
     weight = use.matrix(params[use.parameter].detach())
     for grouping, rows in _arranged(use, heads):
-        plain = OutputMap(rows, heads, leaf, (), weight)
+        plain = OutputMap(rows, heads, outputs, (), weight)
         if not _acts_alone(plain):
             continue
         sources: tuple[SmoothSource, ...] = ()
         if depends(rows, list(leaves.values())):
             operand = smooth_operand(rows[:, None], leaves)
             if isinstance(operand, Refusal):
-                return Refusal(f"its output gates {operand}")
+                return Refusal(f"what enters its output projection beside its heads {operand}")
             sources = operand.sources
-        found = OutputMap(rows, heads, leaf, sources, weight)
+        found = OutputMap(rows, heads, outputs, sources, weight)
         width = heads.shape[1] * heads.shape[3] + sum(source.features.shape[1] for source in sources)
         held = 3 * rows.shape[0] * rows.shape[1] * width * (width + rows.shape[2]) * rows.element_size()
         free = available_bytes(rows.device)
@@ -158,11 +164,11 @@ def projection_behind(
     return CHANGED
 
 
-def _reaches(leaf: Tensor, use: Use) -> bool:
+def _reaches(outputs: Sequence[Tensor], use: Use) -> bool:
     if use.inputs is None or not use.inputs.requires_grad or use.inputs.grad_fn is None:
         return False
-    (slope,) = torch.autograd.grad(use.inputs, leaf, random_like(use.inputs), retain_graph=True, allow_unused=True)
-    return slope is not None and bool(slope.any())
+    slopes = torch.autograd.grad(use.inputs, outputs, random_like(use.inputs), retain_graph=True, allow_unused=True)
+    return any(slope is not None and bool(slope.any()) for slope in slopes)
 
 
 def _arranged(use: Use, heads: Tensor) -> Iterator[tuple[Grouping, Tensor]]:

@@ -6,6 +6,7 @@ per token. These are computed once for all blocks of the layer, which share thei
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -27,6 +28,9 @@ from hessianlens.sizes import readable
 
 NOT_LAST_ATTENTION = Refusal("")
 """The question is about other blocks."""
+_OF_ATTENTION = re.compile(r"att|cross\.", re.IGNORECASE)
+"""What names of blocks of an attention layer contain, under our names or the model's own."""
+_KEY_BIAS = re.compile(r"\.(attn|cross)\.k\b.*bias")
 
 
 class LastAttentionRoute:
@@ -48,6 +52,21 @@ class LastAttentionRoute:
         found = exact_attention(self.problem, self.maps)
         return Refusal(f"the closed form of attention does not fit: {found}") if isinstance(found, Refusal) else found
 
+    @cached_property
+    def located_factored(self) -> ExactAttention | Refusal:
+        """The closed form with the maps in front of those of queries, keys and values."""
+        if isinstance(self.located, Refusal) or self.located.own is not None:
+            return self.located
+        return exact_attention(self.problem, self.maps, factored=True)
+
+    def _covering(self, blocks: Sequence[Block]) -> ExactAttention | Refusal:
+        """The closed form that knows some blocks: the one with all factors of maps where these are among them."""
+        found = self.located
+        if isinstance(found, Refusal) or found.covers(blocks) or not _may_be_factored(found, blocks):
+            return found
+        factored = self.located_factored
+        return factored if isinstance(factored, ExactAttention) and factored.covers(blocks) else found
+
     def closed_form(self, blocks: Sequence[Block], limits: Limits) -> ExactAttention | Refusal:
         """The closed form, if weights of an attention layer that may be the last are asked for and it is affordable.
 
@@ -55,7 +74,7 @@ class LastAttentionRoute:
             blocks: What is asked for.
             limits: The most that it may cost.
         """
-        asked = [block for block in blocks if "attn." in block.name and self.maps.stands_last(block)]
+        asked = [block for block in blocks if _OF_ATTENTION.search(block.name) and self.maps.stands_last(block)]
         if not asked:
             return NOT_LAST_ATTENTION
         cost, free = closed_form_cost(self.problem, asked), available_bytes(self.problem.device)
@@ -63,13 +82,15 @@ class LastAttentionRoute:
             return Refusal(f"its closed form needs {readable(cost.held_bytes)}, and {readable(free)} are free")
         if cost.products > limits.shared_hvps and not self._known:
             return too_many_hvps(cost.products, limits.shared_hvps)
-        return self.located if any(map(self.maps.may_act_alone, asked)) else NOT_LAST_ATTENTION
+        if not any(map(self.maps.may_act_alone, asked)):
+            return NOT_LAST_ATTENTION
+        return self._covering(asked if len(asked) == len(blocks) else blocks)
 
     @property
     def _known(self) -> bool:
         """Whether what lies behind the layer is computed already."""
-        located = vars(self).get("located")
-        return isinstance(located, ExactAttention) and located.known
+        located = [vars(self).get(name) for name in ("located", "located_factored")]
+        return any(isinstance(each, ExactAttention) and each.known for each in located)
 
     def cost(self, question: Question) -> Cost | Refusal:
         """Nothing beyond what lies behind the layer."""
@@ -97,22 +118,29 @@ class LastAttentionRoute:
 
     def operator(self, question: Question, part: str) -> StructuredOperator:
         """The matrix, as sums over tokens."""
-        return self._found.operator(part, question.row, question.column)
+        return self._found(question).operator(part, question.row, question.column)
 
     def norms(self, question: Question, parts: Sequence[str]) -> Norms:
         """Norms of parts; of a block with itself from inner products that these share."""
         operators = {part: self.operator(question, part) for part in parts}
         if question.is_diagonal:
-            values = self._found.norms(question.row, parts)
+            values = self._found(question).norms(question.row, parts)
         else:
             values = {part: float(operator.frobenius_norm()) for part, operator in operators.items()}
         probes = probe_vectors(question.column, self.problem)
         return Norms(values, {part: operator._matmat([probes])[0] for part, operator in operators.items()})
 
-    @property
-    def _found(self) -> ExactAttention:
-        assert isinstance(self.located, ExactAttention)
-        return self.located
+    def _found(self, question: Question) -> ExactAttention:
+        found = self._covering((question.row, question.column))
+        assert isinstance(found, ExactAttention)
+        return found
+
+
+def _may_be_factored(found: ExactAttention, blocks: Sequence[Block]) -> bool:
+    """Whether blocks that are not of the layer may be those of a map in front of it, as their names begin alike."""
+    prefixes = {own.use.parameter.rpartition(".")[0].rpartition(".")[0] for own in found.sites[0].projections.values()}
+    others = [block for block in blocks if not found.covers([block])]
+    return all(block.parameter.rpartition(".")[0].rpartition(".")[0] in prefixes for block in others)
 
 
 class ZeroRoute:
@@ -134,7 +162,7 @@ class ZeroRoute:
     def cost(self, question: Question) -> Cost | Refusal:
         """Nothing."""
         blocks, limits = (question.row, question.column), question.limits
-        if any(".attn.k" in block.name and "bias" in block.name for block in blocks):  # it takes no HVPs to see
+        if any(_KEY_BIAS.search(block.name) for block in blocks):  # it takes no HVPs to see
             limits = replace(limits, shared_hvps=max(limits.shared_hvps, thresholds.EXACT_MAX_HVPS))
         found = self._attention.closed_form(blocks, limits)
         if isinstance(found, Refusal) or not (found.is_flat(question.row) or found.is_flat(question.column)):

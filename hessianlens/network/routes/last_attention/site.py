@@ -24,7 +24,7 @@ from hessianlens.problems import Batch, Block, Problem
 Downstream = Callable[[Tensor], Tensor]
 CLOSED_FORM = {
     **{"q": "Q", "k": "K", "v": "O", "o": "U", "q2": "Q2", "k2": "K2", "q3": "Q3", "k3": "K3"},
-    **{"g": "G", "g2": "G", "g3": "G"},
+    **{"v2": "O2", "v3": "O3", "g": "G", "g2": "G", "g3": "G"},
 }
 """Names of the maps in the closed form, whose W_O W_U is our W_V W_O; some have several behind queries, keys, gates."""
 CurvatureBefore = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
@@ -39,21 +39,21 @@ class HeadProjection:
         use: How the weight enters.
         shift: How its bias enters; None where there is none, and for o.
         features: Outputs of the map (inputs, for o) that a head takes, ``[piece, width]``, as the heads order them.
-        heads: Consecutive heads that share a piece.
+        heads: The piece of every head; several may share one.
         of_inputs: Whether a head takes inputs of the map: that is o.
-        first: The head that uses the first piece.
+        first: The first head.
     """
 
     use: Use
     shift: Use | None
     features: Tensor
-    heads: int = 1
+    heads: tuple[int, ...]
     of_inputs: bool = False
     first: int = 0
 
-    def sharing(self, piece: int) -> range:
+    def sharing(self, piece: int) -> list[int]:
         """The heads that use a piece."""
-        return range(self.first + piece * self.heads, self.first + (piece + 1) * self.heads)
+        return [self.first + head for head, own in enumerate(self.heads) if own == piece]
 
     def matrices(self, weight: Tensor) -> list[Tensor]:
         """The weight by piece, in the order ``x @ W``."""
@@ -159,7 +159,7 @@ class AttentionSite:
 def heads_of(
     pieces: Mapping[str, Sequence[Tensor]],
     rows: Mapping[str, Sequence[Tensor] | None],
-    heads: Mapping[str, int],
+    heads: Mapping[str, Sequence[int]],
     kind: type[FactoredValueAttention] = FactoredValueAttention,
     options: Sequence[Mapping[str, Any]] | Mapping[str, Any] | None = None,
 ) -> MultiHeadAttention:
@@ -170,7 +170,7 @@ def heads_of(
     Args:
         pieces: Matrices of q, k, v, o.
         rows: Biases of q, k and v, one row a piece, where they exist.
-        heads: Heads that share a piece of q, k, v or o.
+        heads: The piece of q, k, v and o of every head.
         kind: What a head is.
         options: Activation, mask, temperature and whatever else the heads take, for all of them or each.
     """
@@ -179,7 +179,7 @@ def heads_of(
         for name in "qkv":
             own = rows.get(name) or [w.new_zeros(1, w.shape[1]) for w in cut[name]]
             cut[name] = [torch.cat([w, row]) for w, row in zip(cut[name], own, strict=True)]
-    each = [[w for w in cut[name] for _ in range(heads[name])] for name in "qkvo"]
+    each = [[cut[name][piece] for piece in heads[name]] for name in "qkvo"]
     given = options or {}
     own_options = [given] * len(each[0]) if isinstance(given, Mapping) else list(given)
     return MultiHeadAttention([kind(*w, **o) for *w, o in zip(*each, own_options, strict=True)])
@@ -243,6 +243,7 @@ def _projections(attention: Attention, prefix: str) -> dict[str, HeadProjection]
             Use(f"{prefix}W_{name.upper()}", Kind.IN_OUT, 0, None, ()),
             Use(f"{prefix}b_{name.upper()}", Kind.SHIFT, 0, None, ()) if biased and name != "o" else None,
             features,
+            tuple(range(attention.heads)),
             of_inputs=name == "o",
         )
         for name in "qkvo"
@@ -258,7 +259,7 @@ def toy_heads(attention: Attention) -> MultiHeadAttention:
     return heads_of(
         weights,
         {name: None if b is None else [row[None] for row in b.chunk(attention.heads)] for name, b in biases.items()},
-        dict.fromkeys("qkvo", 1),
+        dict.fromkeys("qkvo", range(attention.heads)),
         options={
             "activation": attention.activation,
             "causal": attention.causal,

@@ -44,7 +44,9 @@ class SketchedAttention:
         """
         if self._source._role(block) is None:
             norms = self._source.norms(block, parts)
-            return {part: Estimate.exactly(norm) for part, norm in norms.items()}, "keys and values come from one map"
+            return {
+                part: Estimate.exactly(norm) for part, norm in norms.items()
+            }, "queries, keys or values come from one map"
         found: Found = {}
         exact: dict[str, float] = {}
         reason = ""
@@ -68,6 +70,8 @@ class SketchedAttention:
     def _vanishes(self, block: Block, part: str) -> bool:
         """Values enter linearly, and what lies behind them may do so too."""
         _, role, _ = self._place(block)
+        if any(head.value_curvature is not None for head in self._hessian("full")[0].heads):
+            return False
         return part == "functional" and role in ("O", "U") and self._source.derivatives[0].head is None
 
     def _ways(self, block: Block, part: str, parts: int, exact: Callable[[], float]) -> NormMethods:

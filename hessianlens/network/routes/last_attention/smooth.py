@@ -1,42 +1,37 @@
-"""Queries and keys that are more than rotated products: behind a norm, of several maps, or of tokens of their own.
+"""Queries, keys or values that are more than rotated products: behind a norm, of several maps, of other tokens.
 
 Between the linear maps and the attention stands a smooth function of every position. Its Jacobian and its second
 derivative along a given gradient are found by autograd through the few operations there, whatever they are called:
 
     dq_n = sum_p M_n^p dz_n^p,      sum_e w_ne d^2 q_ne / dz^p dz^r = D_n^pr
 
-with ``z^p`` what the maps put out, cut from what is in front of them. The closed forms take any such M and D.
+with ``z^p`` what the maps put out, cut from what is in front of them. The closed forms take any such M and D. Where a
+map acts on what another one puts out, the other is not cut off: M and D go through it, and the two are linked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as nnf
 
-from hessianlens.attention.head import RawScores
-from hessianlens.attention.layer import FactoredValueAttention, MultiHeadAttention
-from hessianlens.attention.sides import InputCurvature, Side
-from hessianlens.attention.state import ScorePort
-from hessianlens.attention.token_maps import MatrixMap
-from hessianlens.attention.tokens import KeyTokens
+from hessianlens.attention.sides import InputCurvature, Link
 from hessianlens.derivatives.difference import random_like
 from hessianlens.errors import Refusal
 from hessianlens.memory import SAFE_SHARE, available_bytes
 from hessianlens.network.base.recognition import Grouping
 from hessianlens.network.routes.last_attention.operands import (
     NO_SOURCE,
+    Operand,
     features_by_head,
     grouping_of,
     refuse_positions,
     vjp_by_position,
 )
-from hessianlens.network.routes.last_attention.site import CLOSED_FORM, with_ones
 from hessianlens.sizes import readable
 
 
@@ -48,41 +43,46 @@ class SmoothSource:
         site: The map.
         leaf: What it puts out.
         features: Its outputs that a head takes, ``[piece, p]``.
-        heads: Heads to a piece, which are neighbours.
+        heads: The piece of every head.
         grouping: Positions of the map by sequence.
     """
 
     site: int
     leaf: Tensor
     features: Tensor
-    heads: int
+    heads: tuple[int, ...]
     grouping: Grouping
 
     def of_head(self, head: int) -> Tensor:
         """Outputs that a head takes."""
-        return self.features[head // self.heads].to(self.leaf.device)
+        return self.features[self.heads[head]].to(self.leaf.device)
 
 
 @dataclass(frozen=True, eq=False)
 class SmoothOperand:
-    """Queries or keys of all heads as a function of what their maps put out.
+    """Queries, keys or values of all heads as a function of what their maps put out.
 
     Attributes:
         rows: ``[sequence, head, position, e]``, on the graph of the leaves.
-        sources: The maps.
+        sources: The maps; none where these are not of this layer alone.
         curved: Whether some second derivative is not zero.
+        linked: What those maps are multiplied with that act on what others put out, on their graph, by site.
     """
 
     rows: Tensor
     sources: tuple[SmoothSource, ...]
     curved: bool
+    linked: Mapping[int, Tensor] = field(default_factory=dict)
 
     def maps(self) -> list[list[Tensor]]:
         """``M_n`` by source and head, ``[sequence, position, e, p]``; heads that share nothing are found together."""
         found: list[list[Tensor]] = []
         for source in self.sources:
             heads, width = range(self.rows.shape[1]), self.rows.shape[3]
-            disjoint = source.heads == 1 and len(set(source.features.flatten().tolist())) == source.features.numel()
+            disjoint = (
+                len(set(source.heads)) == len(heads)
+                and len(set(source.features.flatten().tolist())) == source.features.numel()
+            )
             rounds = [list(heads)] if disjoint else [[head] for head in heads]
             by_head: dict[int, Tensor] = {}
             for together in rounds:
@@ -91,6 +91,27 @@ class SmoothOperand:
                     by_head[head] = torch.stack([row[..., source.of_head(head)] for row in rows], 2)
             found.append([by_head[head] for head in heads])
         return found
+
+    def links(self, names: Sequence[str], widths: Sequence[int]) -> list[tuple[Link, ...]]:
+        """Maps that act on what others put out, by head.
+
+        Args:
+            names: Of the parameters, by source.
+            widths: Entries of what they are multiplied with, a last one for a bias among them.
+        """
+        found: list[list[Link]] = [[] for _ in range(self.rows.shape[1])]
+        for outer, name, width in zip(self.sources, names, widths, strict=True):
+            inputs = self.linked.get(outer.site)
+            if inputs is None:
+                continue
+            for inner, other in zip(self.sources, names, strict=True):
+                if inner.site == outer.site:
+                    continue
+                J = _jacobian(inputs, inner)
+                J = nnf.pad(J, (0, 0, 0, width - J.shape[2]))
+                for head, own in enumerate(found):
+                    own.append(Link(name, other, J[..., inner.of_head(head)]))
+        return [tuple(own) for own in found]
 
     def _vjp(self, source: SmoothSource, heads: Sequence[int], e: int) -> Tensor:
         cotangent = torch.zeros_like(self.rows)
@@ -127,7 +148,7 @@ class GraphCurvature(InputCurvature):
             found = self._along(w.detach())
         if cotangents.shape[1] <= length:
             return found
-        return {names: nnf.pad(D, _BELOW_MATRICES) for names, D in found.items()}  # a sink has no key
+        return {names: nnf.pad(D, BELOW_MATRICES) for names, D in found.items()}  # a sink has no key
 
     def _along(self, w: Tensor) -> dict[tuple[str, str], Tensor]:
         leaves, found = [source.leaf for source in self.sources], dict[tuple[str, str], Tensor]()
@@ -156,12 +177,34 @@ class GraphCurvature(InputCurvature):
         return replace(self, kept=kept if self.kept is None else self.kept[kept])
 
 
-def smooth_operand(taken: Tensor, leaves: Mapping[int, Tensor]) -> SmoothOperand | Refusal:
+BELOW_MATRICES = (0, 0, 0, 0, 0, 1)
+"""One more token, with a matrix."""
+
+
+def _jacobian(inputs: Tensor, source: SmoothSource) -> Tensor:
+    """Of what a map is multiplied with, by what another one puts out, ``[sequence, position, r, feature]``."""
+    rows = []
+    for r in range(inputs.shape[-1]):
+        cotangent = torch.zeros_like(inputs)
+        cotangent[..., r] = 1
+        rows.append(source.grouping.arrange(vjp_by_position(inputs, source.leaf, cotangent)))
+    return torch.stack(rows, 2)
+
+
+def constant_operand(taken: Tensor) -> SmoothOperand:
+    """Queries, keys or values without parameters."""
+    return SmoothOperand(taken.detach(), (), False)
+
+
+def smooth_operand(
+    taken: Tensor, leaves: Mapping[int, Tensor], linked: Mapping[int, Tensor] | None = None
+) -> SmoothOperand | Refusal:
     """Queries or keys as a function of what their maps put out; a refusal where it mixes positions.
 
     Args:
         taken: ``[sequence, head, position, e]``.
         leaves: What the maps before it put out, by site.
+        linked: What those of them are multiplied with that act on what others put out, on their graph.
     """
     if not taken.requires_grad:
         return NO_SOURCE
@@ -178,7 +221,8 @@ def smooth_operand(taken: Tensor, leaves: Mapping[int, Tensor]) -> SmoothOperand
         sources.append(SmoothSource(site, leaves[site], *found, grouping))
     if not sources:
         return NO_SOURCE
-    operand = SmoothOperand(taken, tuple(sources), is_curved(taken, [source.leaf for source in sources]))
+    curved = is_curved(taken, [source.leaf for source in sources])
+    operand = SmoothOperand(taken, tuple(sources), curved, linked or {})
     widths = [source.features.shape[1] for source in sources]
     numbers = taken[..., 0].numel() * sum(p * (taken.shape[3] + operand.curved * p) for p in widths)
     held = numbers * taken.element_size()
@@ -186,6 +230,18 @@ def smooth_operand(taken: Tensor, leaves: Mapping[int, Tensor]) -> SmoothOperand
     if held > SAFE_SHARE * free:
         return Refusal(f"need {readable(held)} for their derivatives, and {readable(free)} are free")
     return operand
+
+
+def depends_on(taken: Tensor, sources: Sequence[SmoothSource | Operand], leaves: Mapping[int, Tensor]) -> bool:
+    """Whether rows come from the features of any of some sources."""
+    if not sources or not taken.requires_grad:
+        return False
+    at = [leaves[source.site] for source in sources]
+    slopes = torch.autograd.grad(taken, at, random_like(taken), retain_graph=True, allow_unused=True)
+    return any(
+        slope is not None and bool(slope[..., source.features.flatten().to(slope.device)].any())
+        for source, slope in zip(sources, slopes, strict=True)
+    )
 
 
 def is_curved(taken: Tensor, leaves: Sequence[Tensor]) -> bool:
@@ -198,123 +254,3 @@ def is_curved(taken: Tensor, leaves: Sequence[Tensor]) -> bool:
     drawn = [random_like(slope) for slope in bent]
     found = torch.autograd.grad(bent, leaves, drawn, retain_graph=True, allow_unused=True)
     return any(each is not None and bool(each.any()) for each in found)
-
-
-def _sides(operand: SmoothOperand, names: Sequence[str], inputs: Sequence[Tensor]) -> list[Side]:
-    """Queries or keys of every head.
-
-    Args:
-        operand: All of them.
-        names: Of the parameters, by source.
-        inputs: What every source is multiplied with, ``[sequence, position, .]``.
-    """
-    maps, found = operand.maps(), []
-    rows = operand.rows.detach()
-    for head in range(rows.shape[1]):
-        curvature = (
-            GraphCurvature(tuple(names), operand.sources, operand.rows[:, head], head) if operand.curved else None
-        )
-        own = {name: MatrixMap(maps[k][head]) for k, name in enumerate(names)}
-        found.append(
-            Side(rows[:, head], dict(zip(names, inputs, strict=True)), own, curvature if operand.curved else None)
-        )
-    return found
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class SmoothAttention(FactoredValueAttention):
-    """A head at one batch, whose queries and keys are given with their derivatives.
-
-    Attributes:
-        queries: Queries.
-        keys: Keys, perhaps of another number of positions.
-        content: Tokens that the values are made of, ``[sequence, position, d]``.
-        further: Weights behind queries and keys beside W_Q and W_K, by name.
-    """
-
-    queries: Side
-    keys: Side
-    content: Tensor
-    further: Mapping[str, Tensor]
-
-    @property
-    def parameters(self) -> dict[str, Tensor]:
-        """All weights."""
-        return super().parameters | dict(self.further)
-
-    def _check_shapes(self) -> None:
-        """They are those of the network."""
-
-    def _key_tokens(self, X: Tensor, X_kv: Tensor | None) -> KeyTokens:
-        return KeyTokens.of(self.content, self.sink is not None)
-
-    def _raw_scores(self, X: Tensor, keys: KeyTokens) -> RawScores:
-        q, k = self.queries, self._with_sink_key(self.keys)
-        ports = {name: ScorePort(u, "x", 0, k.rows, "k", query_turn=q.maps[name]) for name, u in q.inputs.items()}
-        ports |= {name: ScorePort(q.rows, "q", 1, u, "x", key_turn=k.maps[name]) for name, u in k.inputs.items()}
-        scale = self.temperature * q.rows.shape[-1] ** 0.5
-        return RawScores(q.rows @ k.rows.mT, scale, ports, ("Q", "K"), q, k)
-
-    def _with_sink_key(self, keys: Side) -> Side:
-        """Keys with a row of zeros for a sink, if there is one."""
-        if self.sink is None:
-            return keys
-        maps = {name: MatrixMap(nnf.pad(own.matrices(), _BELOW_MATRICES)) for name, own in keys.maps.items() if own}
-        inputs = {name: nnf.pad(u, _BELOW) for name, u in keys.inputs.items()}
-        return replace(keys, rows=nnf.pad(keys.rows, _BELOW), inputs=inputs, maps=maps)
-
-
-_BELOW, _BELOW_MATRICES = (0, 0, 0, 1), (0, 0, 0, 0, 0, 1)
-"""One more token."""
-
-
-def smooth_heads(
-    operands: Mapping[str, SmoothOperand],
-    pieces: Mapping[str, Sequence[Tensor]],
-    rows: Mapping[str, Sequence[Tensor] | None],
-    tokens: Mapping[str, Tensor],
-    heads: Mapping[str, int],
-    options: Sequence[Mapping[str, Any]],
-) -> tuple[MultiHeadAttention, Tensor]:
-    """The layer, and what enters its queries.
-
-    Args:
-        operands: Queries and keys.
-        pieces: Matrices of all maps, by name: q, k, v, o, and further ones as q2.
-        rows: Biases, one row a piece, where they exist.
-        tokens: What every map is multiplied with.
-        heads: Heads that share a piece.
-        options: Activation, mask, temperature and whatever else each head takes.
-    """
-    biased = any(own is not None for own in rows.values())
-    inputs = {name: with_ones(X) if biased else X for name, X in tokens.items()}
-    weights = {name: _extended(own, rows.get(name), biased and name != "o") for name, own in pieces.items()}
-    by_head = {name: [w for w in own for _ in range(heads[name])] for name, own in weights.items()}
-    sides = {}
-    for name, operand in operands.items():
-        own = [other for other in inputs if other.startswith(name)]
-        sides[name] = _sides(operand, [CLOSED_FORM[other] for other in own], [inputs[other] for other in own])
-    further = [name for name in by_head if len(name) > 1]
-    found = [
-        SmoothAttention(
-            by_head["q"][h],
-            by_head["k"][h],
-            by_head["v"][h],
-            by_head["o"][h],
-            queries=sides["q"][h],
-            keys=sides["k"][h],
-            content=inputs["v"],
-            further={CLOSED_FORM[name]: by_head[name][h] for name in further},
-            **options[h],
-        )
-        for h in range(len(options))
-    ]
-    return MultiHeadAttention(found), inputs["q"]
-
-
-def _extended(pieces: Sequence[Tensor], rows: Sequence[Tensor] | None, biased: bool) -> list[Tensor]:
-    """Weights with a last row for their bias, zero where they have none."""
-    if not biased:
-        return list(pieces)
-    own = rows or [piece.new_zeros(1, piece.shape[1]) for piece in pieces]
-    return [torch.cat([piece, row]) for piece, row in zip(pieces, own, strict=True)]
