@@ -19,10 +19,10 @@ from typing import Any
 import transformers
 
 from tests.families.registry import MODEL_TYPES, cases_of
-from tests.families.walk import walked
+from tests.families.walk import FACTORS, walked
 
 COLUMNS = {
-    "last attention": r"attn\.[qkvo]$",
+    "last attention": rf"(?:attn|cross)\.[qkvo]$|{FACTORS}",
     "MLP": r"mlp\.(in|out)$",
     "norm": r"norm\w*$",
     "embedding": r"embed$",
@@ -97,15 +97,19 @@ def _line(model_type: str, rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _ways(routes: Iterable[dict[str, str]], pattern: str) -> str:
-    """The ways of the last layer's blocks of a kind."""
-    found = [route for route in routes if re.search(rf"(^|\.){pattern}", route["block"])]
-    layers = [match[0] for route in found if (match := re.match(r".*?layer\d+\.", route["block"]))]
-    last = [
-        route["way"]
-        for route in found
-        if not layers or route["block"].startswith(layers[-1]) or "layer" not in route["block"]
-    ]
-    return ", ".join(dict.fromkeys(last))
+    """The ways of the last layer's blocks of a kind; the attention to an encoder is the last of its layer."""
+    found = [route for route in routes if re.search(rf"(^|\.)(?:{pattern})", route["block"])]
+    found = [route for route in found if "cross." in route["block"]] or found
+    layers = [_layer(route["block"]) for route in found]
+    last = next((layer for layer in reversed(layers) if layer is not None), None)
+    ways = [route["way"] for route, own in zip(found, layers, strict=True) if own in (None, last)]
+    return ", ".join(dict.fromkeys(ways))
+
+
+def _layer(name: str) -> tuple[str, str] | None:
+    """Where a block's layer stands, and its number, under our names and the model's own; None for one of no layer."""
+    match = re.match(r"(.*?)layers?\.?(\d+)\.", name)
+    return None if match is None else (match[1].removeprefix("model."), match[2])
 
 
 def _short(reason: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from transformers import CONFIG_MAPPING, PreTrainedConfig
+from transformers import PreTrainedConfig
 
 VOCAB = 32
 LABELS = 3
@@ -60,7 +60,9 @@ _ANY = object()
 # The first pattern that occurs in the name of an attribute with a whole number decides; "=" is a field of `Sizes`.
 RULES: tuple[tuple[str, Any], ...] = (
     (r"type_vocab_size|num_token_types|coordinate_size", 2),
-    (r"shape_size", 4),
+    (r"indexer_kv_heads|audio_channels", 1),
+    (r"shape_size|budget$", 4),
+    (r"compress_ratio$", 2),
     (r"expand$|offset$", 1),
     (r"^qk_head_dim", 8),
     (r"vocab$|vocab_size|num_tokens$", VOCAB),
@@ -96,9 +98,8 @@ _LARGE = 10**6
 """Stands for a size that is not given."""
 
 
-def small(model_type: str, sizes: Sizes, **more: Any) -> PreTrainedConfig:
-    """A configuration of a model type with these sizes; arguments that it does not have are left out."""
-    kind = CONFIG_MAPPING[model_type]
+def small(kind: type[PreTrainedConfig], sizes: Sizes, **more: Any) -> PreTrainedConfig:
+    """A configuration of a kind with these sizes; arguments that it does not have are left out."""
     known = {field.name for field in dataclasses.fields(kind)} | {"num_labels"}
     return _small(kind, sizes, {name: value for name, value in more.items() if name in known})
 
@@ -139,6 +140,8 @@ def _value(name: str, value: Any, sizes: Sizes, layers: int | None) -> Any:
         return _ANY
     if name.endswith(("_id", "_idx", "token_ids")):
         return _token(name, value)
+    if name == "rope_parameters" and value == {} and sizes.fill:
+        return {kind: {"rope_type": "default", "rope_theta": 1e4} for kind in ("full_attention", "sliding_attention")}
     if value is None and sizes.fill:
         return ["full_attention"] * sizes.layers if name == "layer_types" else _whole(name, _LARGE, sizes, False)
     if isinstance(value, int):

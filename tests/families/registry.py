@@ -47,7 +47,7 @@ class Case:
 
 @dataclass(frozen=True)
 class NotBuilt:
-    """Why a class cannot be built small, offline, with tokens alone as its input."""
+    """Why a class cannot be built small, offline, and run with tokens alone as its input."""
 
     reason: str
 
@@ -85,16 +85,12 @@ def build(case: Case) -> Built | NotBuilt:
     kind = getattr(transformers, case.name, None)
     if kind is None:
         return NotBuilt("transformers does not export it")
-    needs = _other_inputs(case, kind)
-    if needs:
-        return NotBuilt(needs)
     first: str | None = None
     for sizes in variants():
         try:
             made = _attempt(case, kind, sizes)
         except Exception as error:  # a configuration or a model may raise anything
-            text = " ".join(str(error).split())[:160]
-            first = first or f"{type(error).__name__}: {text}"
+            first = first or _reason(error)
             continue
         if isinstance(made, Built):
             return made
@@ -102,40 +98,16 @@ def build(case: Case) -> Built | NotBuilt:
     return NotBuilt(first or "no variant")
 
 
-def _other_inputs(case: Case, kind: type) -> str | None:
-    """What a class takes besides text, by its main input and the parts of its configuration."""
-    main = getattr(kind, "main_input_name", "input_ids")
-    if "input_features" in inspect.signature(kind.forward).parameters:
-        return "it takes more than text: input_features, which are sound"
-    if main != "input_ids":
-        return f"its main input is {main}, not input_ids"
-    config = transformers.CONFIG_MAPPING[case.model_type]
-    parts = sorted(set(getattr(config, "sub_configs_defaults", {}) or {}))
-    others = [
-        name
-        for name in parts
-        if any(
-            word in name
-            for word in (
-                "vision",
-                "audio",
-                "speech",
-                "vq",
-                "codec",
-                "mimi",
-                "image",
-                "acoustic",
-                "t2u",
-                "vocoder",
-                "backbone",
-            )
-        )
-    ]
-    return f"it takes more than text: its configuration has {', '.join(others)}" if others else None
+def _reason(error: Exception) -> str:
+    """An error in one line; what a configuration asks of its own values, without the name of what checks it."""
+    text = " ".join(str(error).split())
+    if "Class validation error" in text:
+        return f"its configuration asks: {text.rpartition('ValueError: ')[2]}"[:160]
+    return f"{type(error).__name__}: {text[:160]}"
 
 
 def _attempt(case: Case, kind: type, sizes: Sizes) -> Built | NotBuilt:
-    config = small(case.model_type, sizes, **_OPTIONS[case.task])
+    config = small(kind.config_class, sizes, **_OPTIONS[case.task])
     if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
         config.decoder_start_token_id = IDS["decoder_start"]
     with torch.device("meta"):
@@ -149,7 +121,23 @@ def _attempt(case: Case, kind: type, sizes: Sizes) -> Built | NotBuilt:
         made = model(**{key: value for key, value in batch.items() if key not in TARGETS or config.is_encoder_decoder})
     if not all(torch.isfinite(each).all() for each in made.values() if isinstance(each, Tensor)):
         return NotBuilt("its outputs on short sequences are not finite")
-    return Built(case, scaled(model.to(torch.float64)), batch, sizes)
+    built = Built(case, scaled(model.to(torch.float64)), batch, sizes)
+    if config.sub_configs:
+        freeze_unused(built)
+    return built
+
+
+def freeze_unused(built: Built) -> None:
+    """Parameters that text does not reach, as those of an encoder of images or sound, are no part of the problem."""
+    model: Any = built.model
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    given = {key: value for key, value in built.batch.items() if key not in TARGETS or model.config.is_encoder_decoder}
+    with without_cache(model):
+        made = model(**given)
+    outputs = [each for each in made.values() if isinstance(each, Tensor) and each.requires_grad]
+    total = torch.stack([each.sum() for each in outputs]).sum()
+    for parameter, slope in zip(parameters, torch.autograd.grad(total, parameters, allow_unused=True), strict=True):
+        parameter.requires_grad_(slope is not None)
 
 
 _CLASSES = {"num_labels": LABELS}
