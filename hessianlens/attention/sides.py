@@ -3,7 +3,7 @@
 A layer sees a weight of queries, keys or values through three things: what it is multiplied with (``u_n``), the
 Jacobian from there to the queries (``M_n``), and the second derivative along the gradient with respect to the queries
 (the `InputCurvature`). Rotary positions and norms, in either order, are made of these. Where a weight acts on what
-another one puts out, as in a map of low rank, the two have a second derivative of their own (the `Link`).
+another one puts out, as in a map of low rank, the two have a second derivative of their own (the `FactorLink`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class InputCurvature(ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class Link:
+class FactorLink:
     """Two factors of one map: a parameter acts on what another one puts out, with a smooth function between.
 
     Attributes:
@@ -45,7 +45,7 @@ class Link:
     inner: str
     jacobian: Float[Tensor, "s n r t"]
 
-    def at(self, kept: Int[Tensor, " n"]) -> Link:
+    def at(self, kept: Int[Tensor, " n"]) -> FactorLink:
         """That of some tokens only."""
         return replace(self, jacobian=self.jacobian[:, kept])
 
@@ -66,7 +66,7 @@ class Side:
     inputs: Mapping[str, Float[Tensor, "s n p"]]
     maps: Mapping[str, TokenMap | None]
     curvature: InputCurvature | None = None
-    links: tuple[Link, ...] = ()
+    links: tuple[FactorLink, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from torch import Tensor
 from hessianlens.attention.activations import Activation
 from hessianlens.attention.moments import attention_entropy
 from hessianlens.attention.rows import RowMatrices, RowTangent
-from hessianlens.attention.sides import InputCurvature, Link, Side
+from hessianlens.attention.sides import FactorLink, InputCurvature, Side
 from hessianlens.attention.token_maps import TokenMap
 from hessianlens.display import DisplayableRows, Entries, Grid, Picture
 
@@ -123,7 +123,7 @@ class LinkedFactors:
         scores: Whether they enter through the scores.
     """
 
-    link: Link
+    link: FactorLink
     inputs: Float[Tensor, "s n c"]
     gradient: Float[Tensor, "s n b"]
     scores: bool
@@ -174,9 +174,9 @@ class HeadState(DisplayableRows):
     key_curvature: InputCurvature | None = None
     value_names: tuple[str, ...] = ()
     value_curvature: InputCurvature | None = None
-    query_links: tuple[Link, ...] = ()
-    key_links: tuple[Link, ...] = ()
-    value_links: tuple[Link, ...] = ()
+    query_links: tuple[FactorLink, ...] = ()
+    key_links: tuple[FactorLink, ...] = ()
+    value_links: tuple[FactorLink, ...] = ()
 
     @cached_property
     def output(self) -> Float[Tensor, "s i f"]:
@@ -325,7 +325,7 @@ class HeadState(DisplayableRows):
             for name in self.value_names:
                 port = self.value_ports[name]
                 assert port.turn is not None
-                link = Link(self.value_pair[1], name, port.turn.matrices())
+                link = FactorLink(self.value_pair[1], name, port.turn.matrices())
                 found.append(LinkedFactors(link, port.content, self.weights.mT @ gradient, scores=False))
         return found
 

@@ -175,7 +175,7 @@ REFUSED: dict[str, tuple[Callable[[], Problem], str]] = {
     "choices": (_multiple_choice, "the layers after it couple the 3 sequences of an example, such as choices"),
     "no attention": (
         lambda: hl.problem(networks.mlp(), pairs(4, classes=3, length=None), "cross_entropy"),
-        "no attention with softmax was seen",
+        "no products of queries with keys were seen in front of a softmax, with values behind it",
     ),
 }
 
@@ -260,7 +260,10 @@ def test_a_model_that_cannot_be_copied() -> None:
     model(tokens())
     with pytest.raises(RuntimeError):
         copy.deepcopy(model)
-    assert exact_attention(problem).reason == "no attention with softmax was seen"
+    assert (
+        exact_attention(problem).reason
+        == "no products of queries with keys were seen in front of a softmax, with values behind it"
+    )
     op = hl.hessian(problem, "layer0.attn.q", method="exact")
     v = randn(op.shape[1])
     assert_same(op @ v, hl.hessian(problem, "layer0.attn.q", method="hvp") @ v, "q", 1e-9)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import hessianlens as hl
-from hessianlens.attention.sides import Link
+from hessianlens.attention.sides import FactorLink
 from hessianlens.network.routes.last_attention import ExactAttention, exact_attention
 from hessianlens.problems import Block, Problem
 from tests.curvature import networks
@@ -243,7 +243,7 @@ def test_the_public_calls_take_the_closed_form(name: str) -> None:
 
 def test_a_link_that_is_left_out_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison sees the second derivative between two factors."""
-    init = Link.__init__
-    monkeypatch.setattr(Link, "__init__", lambda self, a, b, J: init(self, a, b, 0 * J))
+    init = FactorLink.__init__
+    monkeypatch.setattr(FactorLink, "__init__", lambda self, a, b, J: init(self, a, b, 0 * J))
     with pytest.raises(AssertionError, match="proj"):
         test_every_pair_by_three_ways("latent")

@@ -14,7 +14,7 @@ from hessianlens.attention.side_by_side import TokenwiseHead
 from hessianlens.errors import Refusal
 from hessianlens.network.routes.last_attention import ExactAttention, exact_attention
 from hessianlens.network.routes.last_attention.output_map import OutputMap
-from hessianlens.network.routes.last_attention.smooth_heads import SmoothAttention
+from hessianlens.network.routes.last_attention.smooth_attention import SmoothAttention
 from hessianlens.problems import Problem
 from tests.curvature import networks
 from tests.curvature.networks import LENGTH, VOCAB, scrambled, tokens

@@ -28,7 +28,7 @@ from hessianlens.network.routes.last_attention.positionwise import (
 )
 from hessianlens.network.routes.last_attention.products import PiecePlace, piece_grid
 from hessianlens.network.routes.last_attention.site import CLOSED_FORM, AttentionSite, frozen_copy
-from hessianlens.network.routes.last_attention.smooth_heads import SmoothAttention
+from hessianlens.network.routes.last_attention.smooth_attention import SmoothAttention
 from hessianlens.network.routes.linear_map import LinearMapPlan, LinearMaps
 from hessianlens.operators import ArrangedGrid, BlockGrid, StructuredOperator
 from hessianlens.problems import Block, Problem

@@ -24,7 +24,7 @@ from hessianlens.network.routes.last_attention.operands import NO_SOURCE, score_
 from hessianlens.network.routes.last_attention.output_map import depends
 from hessianlens.network.routes.last_attention.rotated import rotated_site
 from hessianlens.network.routes.last_attention.site import AttentionSite, toy_site
-from hessianlens.network.routes.last_attention.smooth_site import linked_sites, smooth_site
+from hessianlens.network.routes.last_attention.smooth_projections import linked_sites, smooth_site
 from hessianlens.network.routes.last_attention.surroundings import AttentionSurroundings
 from hessianlens.problems import Batch, Problem
 

@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as nnf
 
-from hessianlens.attention.sides import InputCurvature, Link
+from hessianlens.attention.sides import FactorLink, InputCurvature
 from hessianlens.derivatives.difference import random_like
 from hessianlens.errors import Refusal
 from hessianlens.memory import SAFE_SHARE, available_bytes
@@ -92,14 +92,14 @@ class SmoothOperand:
             found.append([by_head[head] for head in heads])
         return found
 
-    def links(self, names: Sequence[str], widths: Sequence[int]) -> list[tuple[Link, ...]]:
+    def links(self, names: Sequence[str], widths: Sequence[int]) -> list[tuple[FactorLink, ...]]:
         """Maps that act on what others put out, by head.
 
         Args:
             names: Of the parameters, by source.
             widths: Entries of what they are multiplied with, a last one for a bias among them.
         """
-        found: list[list[Link]] = [[] for _ in range(self.rows.shape[1])]
+        found: list[list[FactorLink]] = [[] for _ in range(self.rows.shape[1])]
         for outer, name, width in zip(self.sources, names, widths, strict=True):
             inputs = self.linked.get(outer.site)
             if inputs is None:
@@ -110,7 +110,7 @@ class SmoothOperand:
                 J = _jacobian(inputs, inner)
                 J = nnf.pad(J, (0, 0, 0, width - J.shape[2]))
                 for head, own in enumerate(found):
-                    own.append(Link(name, other, J[..., inner.of_head(head)]))
+                    own.append(FactorLink(name, other, J[..., inner.of_head(head)]))
         return [tuple(own) for own in found]
 
     def _vjp(self, source: SmoothSource, heads: Sequence[int], e: int) -> Tensor:

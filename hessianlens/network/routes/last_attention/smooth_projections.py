@@ -24,7 +24,7 @@ from hessianlens.network.routes.last_attention.smooth import (
     depends_on,
     smooth_operand,
 )
-from hessianlens.network.routes.last_attention.smooth_heads import smooth_heads
+from hessianlens.network.routes.last_attention.smooth_attention import smooth_heads
 from hessianlens.network.routes.last_attention.surroundings import ROLES, AttentionSurroundings, score_options
 
 Operands = dict[str, SmoothOperand | Operand]
@@ -41,10 +41,13 @@ def smooth_site(
         rule: From products to scores.
         output: What the heads put out.
     """
+    found = _operands(around, taken)
+    if isinstance(found, Refusal):
+        return found
     out = around.output_map(output)
     if isinstance(out, Refusal):
         return out
-    operands = _operands(around, taken, out)
+    operands = _without_shared(around, taken, found, out)
     if isinstance(operands, Refusal):
         return operands
     operands, out = _with_shared_pieces(around, taken, operands, out)
@@ -88,8 +91,8 @@ def _sources(operands: Operands) -> dict[str, SmoothSource | Operand]:
     return found
 
 
-def _operands(around: AttentionSurroundings, taken: Mapping[str, Tensor], out: OutputProjection) -> Operands | Refusal:
-    """Queries, keys and values; a refusal where the queries are not of this layer alone."""
+def _operands(around: AttentionSurroundings, taken: Mapping[str, Tensor]) -> Operands | Refusal:
+    """Queries, keys and values; a refusal where the queries are no smooth function of what maps put out."""
     found: Operands = {}
     for name in "qkv":
         operand = (_plain_values(around, taken[name]) if name == "v" else None) or _smooth(around, taken[name])
@@ -98,9 +101,16 @@ def _operands(around: AttentionSurroundings, taken: Mapping[str, Tensor], out: O
                 return Refusal(f"{ROLES[name]} {operand}")
             operand = constant_operand(taken[name])
         found[name] = operand
-    elsewhere = around.used_elsewhere(list(_sources(found).values()), out.use)
+    return found
+
+
+def _without_shared(
+    around: AttentionSurroundings, taken: Mapping[str, Tensor], given: Operands, out: OutputProjection
+) -> Operands | Refusal:
+    """Keys and values that go elsewhere too are numbers; a refusal where the queries do."""
+    elsewhere, found = around.used_elsewhere(list(_sources(given).values()), out.use), dict(given)
     for name in "qkv":
-        sites = {source.site for source in _sources({name: found[name]}).values()}
+        sites = {source.site for source in _sources({name: given[name]}).values()}
         if sites & elsewhere:
             if name == "q":
                 return Refusal("its queries are used elsewhere too")
@@ -108,11 +118,8 @@ def _operands(around: AttentionSurroundings, taken: Mapping[str, Tensor], out: O
     own = list(_sources(found).values())
     for name in "kv":
         operand = found[name]
-        if (
-            isinstance(operand, SmoothOperand)
-            and not operand.sources
-            and depends_on(taken[name], own, around.hooks.leaves)
-        ):
+        constant = isinstance(operand, SmoothOperand) and not operand.sources
+        if constant and depends_on(taken[name], own, around.hooks.leaves):
             return Refusal(f"{ROLES[name]} are changed by its queries")
     return found
 
