@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import torch
 from torch import Tensor
 
 from hessianlens.attention.activations import as_activation
@@ -33,6 +34,8 @@ from hessianlens.network.routes.linear_map import LinearMapPlan, LinearMaps
 from hessianlens.operators import ArrangedGrid, BlockGrid, StructuredOperator
 from hessianlens.problems import Block, Problem
 
+_COLUMNS = 64
+"""Columns of a block that are formed together."""
 _MIXES = Refusal("the layers after it mix positions")
 
 
@@ -169,8 +172,19 @@ class ExactAttention:
         found: dict[str, float] = {}
         for part in sorted(parts, key=("functional", "ggn", "full").index):
             same = part == "full" and "ggn" in found and found.get("functional") == 0
-            found[part] = found["ggn"] if same else float(self.operator(part, block, block).frobenius_norm())
+            found[part] = found["ggn"] if same else self._norm(part, block)
         return found
+
+    def _norm(self, part: str, block: Block) -> float:
+        """By columns where a piece has so many heads that inner products of all pairs of them are more."""
+        operator = self.operator(part, block, block)
+        smooth = any(isinstance(head, SmoothAttention) for head in self.sites[0].layer.heads)
+        shared = max(len(place.heads) for place in self._parts(block).values())
+        if not smooth or shared**4 <= block.numel:
+            return float(operator.frobenius_norm())
+        eye = torch.eye(block.numel, dtype=self.problem.dtype, device=self.problem.device)
+        squares = [(operator @ columns.T).square().sum() for columns in eye.split(_COLUMNS)]
+        return float(torch.stack(squares).sum().sqrt())
 
     def _shared_norms(self, block: Block) -> dict[str, float] | None:
         if len(self.sites) > 1 or self.sites[0].projected is not None:
