@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as nnf
 
-from hessianlens.attention.head import KeyTokens, RawScores
+from hessianlens.attention.head import RawScores
 from hessianlens.attention.layer import FactoredValueAttention, MultiHeadAttention
 from hessianlens.attention.sides import Side
 from hessianlens.attention.state import ScorePort, ValuePort
 from hessianlens.attention.token_maps import MatrixMap
+from hessianlens.attention.tokens import KeyTokens
 from hessianlens.network.routes.last_attention.site import CLOSED_FORM, with_ones
 from hessianlens.network.routes.last_attention.smooth import BELOW_MATRICES, GraphCurvature, SmoothOperand
 
