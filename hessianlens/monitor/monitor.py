@@ -241,6 +241,7 @@ class Monitor:
         """Whether the next piece of a measurement is paid for."""
         return ongoing.piece is not None and self.pace.affords(price_of(ongoing.piece, self._prices))
 
+    @restores_state
     def measure(self, step: int | None = None, *, optimizer: Any = None, **given: float) -> Record:
         """Measure all of it now, whatever the time; arguments as for `step`. One that is underway is given up."""
         self._step = self._step if step is None else check_whole("step", step, 0)
