@@ -41,6 +41,8 @@ def test_speed_and_memory_are_those_recorded() -> None:
     assert stated(r"model: ([\d.]+) times faster than 20 shared probes") == round(shared.ratio.median, 1)
     dense = recorded("dense_hessian").fastest_peer
     assert stated(r"layer ([\d.]+) times faster than vectorised autograd") == round(dense.ratio.median)
+    tiny = recorded("cold_tiny").fastest_peer
+    assert stated(r"plain autograd is up to ([\d.]+) times faster") == round(1 / tiny.ratio.median, 1)
     attention = recorded("attention_product").memory
     saved = attention["PyTorch, plain kernel"].run / attention["hessianlens"].run
     assert stated(r"needs (\d+) times less memory") == round(saved)

@@ -160,6 +160,9 @@ def _losses() -> Iterator[Recipe]:
     yield Recipe("given_derivatives", lambda: losses.given_derivatives, both)
     holders = {"ScalarCurvature": _given(values=lambda: randn(1, 4), width=3), "LossDerivatives": {}}
     holders |= {name: _given(matrices=lambda: randn(1, 4, 3, 3)) for name in ("TokenCurvature", "CoupledCurvature")}
+    holders["SoftmaxCurvature"] = _given(
+        weight=lambda: randn(1, 4).abs(), probabilities=lambda: randn(1, 4, 3).softmax(-1)
+    )
     for name, arguments in holders.items():
         yield Recipe(name, lambda name=name: getattr(losses, name), arguments, 0.2, result=False)
 
@@ -287,6 +290,8 @@ def _networks() -> Iterator[Recipe]:
         yield Recipe("directional", lambda: hl.directional, {"problem": mlp_problem, "update": update, **along}, 0.5)
     normed = _given(kind="layer", gain=lambda: randn(3), shift=lambda: randn(3), eps=1e-6)
     yield Recipe("QueryKeyNorm", lambda: hl.attention.QueryKeyNorm, normed)
+    gate = _given(weight=lambda: randn(3, 2), function="silu")
+    yield Recipe("ValueGate", lambda: hl.attention.ValueGate, gate, result=False)
     yield Recipe("explore", lambda: hl.explore, _given(layer=layer, X=_X, targets=None), 0.2, result=False)
     step = _given(optimizer=sgd, model=lambda: mlp_problem().source)
     step |= _given(gradients=lambda: {n: torch.ones_like(p) for n, p in mlp_problem().source.named_parameters()})
