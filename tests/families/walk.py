@@ -20,7 +20,8 @@ MOST_ENTRIES = 600
 """Blocks up to this size are compared entry by entry."""
 
 FIRST = ("attn.q", "attn.v", "mlp.in", "norm1", "embed")
-LAST = ("attn.q", "attn.k", "attn.v", "attn.o", "mlp.in", "mlp.out", "norm1", "norm_final", "unembed")
+ATTENTION = tuple(f"{kind}.{role}" for kind in ("attn", "cross") for role in "qkvo")
+LAST = (*ATTENTION, "mlp.in", "mlp.out", "norm1", "norm_final", "unembed")
 """Kinds of blocks that are looked at, in the first layer and in the last."""
 FACTORS = r"layers\.(\d+)\..*attn\.(?:\d+\.)?((?:q|kv)_[ab]_proj)\w*\.weight$"
 """Factors of queries, keys and values in latent attention, under the model's own names."""
