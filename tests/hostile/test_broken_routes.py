@@ -18,8 +18,7 @@ from torch import Tensor, nn
 
 from hessianlens.errors import Refusal
 from hessianlens.network.routes.last_attention import exact as attention
-from hessianlens.network.routes.linear_map import backpropagation, batch_graph, plan
-from hessianlens.network.routes.linear_map import exact as maps
+from hessianlens.network.routes.linear_map import backpropagation, batch_graph, plan, terms
 from tests.hostile.cases import Attention, D, Decoder
 from tests.hostile.questions import Examiner
 from tests.hostile.specimen import Specimen, randn, with_random_weights
@@ -64,7 +63,7 @@ BREAKAGES: dict[str, Breakage] = {
     "curvature at a linear map": (backpropagation.Curvatures, "between", _curvature, "maps"),
     "functional curvature at a linear map": (backpropagation.Curvatures, "between", _functional_curvature, "maps"),
     "how inputs of a later map move": (backpropagation.Curvatures, "between", _moved, "maps"),
-    "inputs of a linear map": (maps, "sides_of", _sides, "maps"),
+    "inputs of a linear map": (terms, "_sides_of", _sides, "maps"),
     "positions that are coupled, taken for alone": (plan, "grouping_of", lambda found: found, "mixed"),
     "tokens of the last attention layer": (attention, "find_site", _tokens, "attention"),
     "curvature behind the last attention layer": (backpropagation.Curvatures, "between", _curvature, "attention"),
