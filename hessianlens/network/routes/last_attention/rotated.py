@@ -62,6 +62,10 @@ def rotated_site(
     gates = around.gates(out, projections, tokens, output)
     if isinstance(gates, Refusal):
         return gates
+    features = {(own.use.site, feature) for own in projections.values() for feature in own.features.flatten().tolist()}
+    more = {(g.projection.use.site, f) for g in gates.values() for f in g.projection.features.flatten().tolist()}
+    if features & more:
+        return Refusal("the output of its heads is changed by its own queries, keys or values")
     rows = {name: None if own is None else around.rows(own, projections[name]) for name, own in shifts.items()}
     rows |= {name: own.rows for name, own in gates.items()}
     width = projections["q"].features.shape[1]

@@ -157,7 +157,7 @@ def _with_shared_pieces(
     by_site: dict[int, list[SmoothSource | Operand]] = {}
     for source in (*_sources(operands).values(), *gates):
         by_site.setdefault(source.site, []).append(source)
-    shared = {site: _all_features(own) for site, own in by_site.items() if _overlap(own)}
+    shared = {site: _pieces(own) for site, own in by_site.items() if _overlap(own)}
     if not shared:
         return operands, out
     found: Operands = {}
@@ -176,9 +176,16 @@ def _with_shared_pieces(
     return found, out
 
 
-def _all_features(sources: list[SmoothSource | Operand]) -> Tensor:
-    features = {feature for source in sources for feature in source.features.flatten().tolist()}
-    return torch.tensor([sorted(features)], device="cpu")
+def _pieces(sources: list[SmoothSource | Operand]) -> list[set[int]]:
+    """Features of a map in as many sets as there are, so that no source takes some of two."""
+    found: list[set[int]] = []
+    for source in sources:
+        own = set(source.features.flatten().tolist())
+        for other in [each for each in found if each & own]:
+            found.remove(other)
+            own |= other
+        found.append(own)
+    return found
 
 
 def _overlap(sources: list[SmoothSource | Operand]) -> bool:
@@ -191,10 +198,12 @@ def _overlap(sources: list[SmoothSource | Operand]) -> bool:
     return False
 
 
-def _whole(source: SmoothSource, shared: Mapping[int, Tensor], heads: int) -> SmoothSource:
-    if source.site not in shared:
+def _whole(source: SmoothSource, shared: Mapping[int, list[set[int]]], heads: int) -> SmoothSource:
+    own = set(source.features.flatten().tolist())
+    pieces = [piece for piece in shared.get(source.site, ()) if piece & own]
+    if not pieces:
         return source
-    return replace(source, features=shared[source.site], heads=(0,) * heads)
+    return replace(source, features=torch.tensor([sorted(pieces[0])], device="cpu"), heads=(0,) * heads)
 
 
 def linked_sites(around: AttentionSurroundings, taken: Mapping[str, Tensor] | Refusal) -> set[int] | Refusal:
