@@ -20,6 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as nnf
 
+from hessianlens.attention.activations.elementwise import ElementwiseFunction
 from hessianlens.attention.state import ValuePort
 from hessianlens.checks import check_shape, check_tensor
 from hessianlens.errors import check_choice, check_that, expect
@@ -32,6 +33,8 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "linear": torch.clone,
 }
 """Functions of a logit, by name."""
+_ENTRIES_TRIED = 8
+"""Entries at which a user's function is tried by themselves."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +69,24 @@ class ValueGate:
     def with_weight(self, weight: Tensor) -> ValueGate:
         """The same function of other logits."""
         return replace(self, weight=weight)
+
+    @property
+    def elementwise(self) -> ElementwiseFunction:
+        """F with its derivatives, which are refused where autograd hides a part of them."""
+        act = FUNCTIONS[self.function] if isinstance(self.function, str) else self.function
+        return ElementwiseFunction(act, str(self))
+
+    def check_entry_by_entry(self, logits: Tensor, values: Tensor) -> None:
+        """Refuse a function that mixes entries: each of a few gives the same by itself."""
+        if isinstance(self.function, str):
+            return
+        few = logits.reshape(-1)[:_ENTRIES_TRIED]
+        alone = torch.cat([self.function(one) for one in few.split(1)])
+        expect(
+            torch.allclose(alone, values.reshape(-1)[:_ENTRIES_TRIED], rtol=1e-4, atol=0, equal_nan=True),
+            f"value_gate: {self} gives other numbers for one entry than for all of them, expected a function that acts "
+            "entry by entry.",
+        )
 
     def of_logits(self, logits: Tensor) -> Tensor:
         """``f(z)``."""
@@ -129,11 +150,6 @@ class GatedValues:
     def derivatives(self) -> tuple[Tensor, Tensor, Tensor]:
         """``f``, ``f'`` and ``f''`` at every logit, ``[s, l, f]`` or ``[s, l, 1]``."""
         logits = (self.tokens @ self.gate.weight).detach()
-        with torch.enable_grad():
-            z = logits.requires_grad_()
-            value = self.gate.of_logits(z)
-            (first,) = torch.autograd.grad(value.sum(), z, create_graph=True)
-            second = torch.zeros_like(first)
-            if first.requires_grad:
-                (second,) = torch.autograd.grad(first.sum(), z, materialize_grads=True)
-        return value.detach(), first.detach(), second.detach()
+        value, first, second = self.gate.elementwise.derivatives(logits)
+        self.gate.check_entry_by_entry(logits, value)
+        return value, first, torch.zeros_like(first) if second is None else second

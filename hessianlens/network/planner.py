@@ -19,6 +19,7 @@ from hessianlens.failures import error_line
 from hessianlens.memory import lacks_memory
 from hessianlens.network.base.all_data import on_all_data
 from hessianlens.network.base.question import Cost, Limits, Norms, Question, Route, probe_vectors
+from hessianlens.network.base.uses import OtherOrder
 from hessianlens.network.certificate import Certificate, impossible_norm
 from hessianlens.network.routes import LastAttentionRoute, LinearMapRoute, ReadoutRoute, SeveralUsesRoute, ZeroRoute
 from hessianlens.network.routes.last_attention import ExactAttention
@@ -194,6 +195,8 @@ def _run(route: Route, work: Callable[[], T]) -> T | Refusal:
     """What a route does; why not, if the model fails under the hooks that it works with, as checkpoints do."""
     try:
         return work()
+    except OtherOrder as error:
+        return Refusal(str(error))
     except RuntimeError as error:
         if lacks_memory(error):
             raise

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -202,3 +204,22 @@ def test_its_name_and_its_page(tmp_path) -> None:
     assert "silu gate of values" in repr(layer) and list(layer.parameters) == ["Q", "K", "V", "value_gate"]
     H = hl.attention_hessian(layer, X, square_loss(X))
     assert "value_gate" in H.page(tmp_path / "page.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda z: z.detach() * torch.sigmoid(z), "hides part of its derivative"),
+        (lambda z: z.softmax(-1), "entry by entry"),
+        (lambda z: z - z.mean(), "entry by entry"),
+        (lambda z: z.sum(-1), "expected"),
+    ],
+    ids=["detached", "a row at a time", "the mean of all", "another shape"],
+)
+def test_what_is_no_differentiable_function_of_an_entry_is_refused(
+    function: Callable[[torch.Tensor], torch.Tensor], message: str
+) -> None:
+    X = tokens(2)
+    with pytest.raises(hl.InputError, match=message):
+        H = hl.attention_hessian(self_attention(3, **gate(function=function)), X, square_loss(X))
+        H.full["value_gate", "value_gate"].frobenius_norm()

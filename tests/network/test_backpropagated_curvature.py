@@ -21,6 +21,7 @@ from hessianlens.network.routes.linear_map import (
 from hessianlens.network.routes.linear_map import (
     norms as map_norms,
 )
+from hessianlens.network.routes.linear_map.batch_graph import Column
 from hessianlens.problems import Block, Problem
 from tests.curvature import hugging_face, networks
 from tests.curvature.networks import pairs, tokens
@@ -71,7 +72,7 @@ def found_and_expected(problem: Problem, name: str) -> tuple[int, float]:
         found = maps.curvature(plan, number)
         hooks = maps.graphs.hooked_batch(number, (plan.row[number],))
         (first, second), row, column = plan.groups[number], plan.row[number], plan.column[number]
-        (expected,) = backpropagation.site_curvatures(hooks, row, first, [(column, second)], lambda: None)
+        (expected,) = backpropagation.site_curvatures(hooks, row, first, [Column(column, second)], lambda: None)
         for part in ("ggn", "functional"):
             size = max(float(getattr(expected, part).norm()), 1e-6)
             worst = max(worst, float((getattr(found, part) - getattr(expected, part)).norm()) / size)

@@ -18,9 +18,8 @@ from torch import Tensor
 from torch.nn import functional as nnf
 
 from hessianlens.derivatives.operation_mode import OperationMode
-from hessianlens.errors import InputError
 from hessianlens.network.base.recognition import inside_transform
-from hessianlens.network.base.uses import Kind, ParameterUses, Use
+from hessianlens.network.base.uses import Kind, OtherOrder, ParameterUses, Use
 from hessianlens.problems import tensors
 from hessianlens.state_guard import ReplacedAttribute
 
@@ -44,10 +43,6 @@ def as_product(equation: object, watched: list[bool]) -> tuple[str, str, str, st
     rest = [x for x in a + W if x not in summed]
     plain = bool(summed) and not set(summed) & set(out) and sorted(rest) == sorted(out)
     return (a, W, summed, out) if plain and len(W) > len(summed) else None
-
-
-class OtherOrder(InputError):
-    """A network does not run as it was seen to; the message says how."""
 
 
 @dataclass(frozen=True)
@@ -339,7 +334,7 @@ class Hooks(OperationMode):
         if rows is not None and delta.ndim == 2 and delta.shape != z.shape:  # one for each row of the table
             delta = delta[rows.clamp_min(0)] * (rows >= 0)[..., None]
         if delta.shape != z.shape:
-            raise OtherOrder("the model calls other linear maps, or in another order, when gradients are computed")
+            raise OtherOrder
         return z + delta
 
 

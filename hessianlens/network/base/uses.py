@@ -12,7 +12,7 @@ from enum import Enum
 import torch
 from torch import Tensor
 
-from hessianlens.errors import Refusal
+from hessianlens.errors import InputError, Refusal
 from hessianlens.problems import Block
 
 
@@ -61,6 +61,13 @@ class Use:
         return parameter.T if self.kind is Kind.OUT_IN else parameter
 
 
+class OtherOrder(InputError):
+    """A network does not run as it was seen to."""
+
+    def __init__(self) -> None:
+        super().__init__("the model calls other linear maps, or in another order, when gradients are computed")
+
+
 @dataclass(eq=False)
 class ParameterUses:
     """What a run has shown.
@@ -82,8 +89,10 @@ class ParameterUses:
 
     def input(self, use: Use) -> Tensor | None:
         """What a parameter is multiplied with at a use that another run has shown too; None for a shift."""
-        (own,) = (one for one in self.uses if (one.parameter, one.site) == (use.parameter, use.site))
-        return own.inputs
+        found = [one for one in self.uses if (one.parameter, one.site) == (use.parameter, use.site)]
+        if len(found) != 1:
+            raise OtherOrder
+        return found[0].inputs
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from hessianlens.errors import InputError, Refusal
 from hessianlens.network.base.dry_run import sequences_of
-from hessianlens.network.base.hooks import OtherOrder
 from hessianlens.network.base.recognition import Grouping, groupings
-from hessianlens.network.base.uses import Kind, ParameterUses, Piece, Use, piece_of
+from hessianlens.network.base.uses import Kind, OtherOrder, ParameterUses, Piece, Use, piece_of
 from hessianlens.network.routes.linear_map.batch_graph import Graphs, grouping_of, record_uses
 from hessianlens.network.routes.linear_map.norms import streamed_bytes
 from hessianlens.problems import Block, Problem, layer_of

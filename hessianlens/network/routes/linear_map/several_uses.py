@@ -21,9 +21,8 @@ from torch import Tensor
 
 from hessianlens.errors import InputError, Refusal
 from hessianlens.memory import SAFE_SHARE, available_bytes
-from hessianlens.network.base.hooks import OtherOrder
 from hessianlens.network.base.question import Cost, Norms, Question, probe_vectors
-from hessianlens.network.base.uses import Kind, Piece
+from hessianlens.network.base.uses import Kind, OtherOrder, Piece
 from hessianlens.network.routes.linear_map.exact import LinearMaps, by_row
 from hessianlens.network.routes.linear_map.plan import LinearMapPlan, too_many_hvps
 from hessianlens.operators import ArrangedGrid, BlockGrid, StructuredOperator, Term, TokenSum
