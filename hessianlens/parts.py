@@ -41,7 +41,7 @@ def method_name(method: str, known: Sequence[str] = METHODS) -> str:
     >>> method_name("exact"), method_name("hvp"), method_name("hvp", NORM_METHODS)
     ('exact', 'hvp', 'probes')
     """
-    if isinstance(method, str):
+    if isinstance(method, str) and method in _EARLIER_METHODS:
         method = present_value("method", method, _EARLIER_METHODS)
     if method == _BY_HVPS:
         return known[-1]

@@ -96,6 +96,7 @@ class Monitor:
         **old: Earlier names: `store`, `csv`, `tensorboard`, `wandb` and `sinks` for `log`; `warm` and `clock` for the
             attributes `warm_start` and ``pace.clock``; `tol` for `rtol`.
 
+    >>> import torch
     >>> import hessianlens as hl
     >>> model, task = hl.models.Transformer(d_model=8, d_mlp=16), hl.tasks.Addition(digits=2)
     >>> problem = hl.problem(model, task.batch(4, seed=0), task.cross_entropy)

@@ -161,6 +161,13 @@ def tied_norms() -> Record:
     return {"auto": norms(found, reasons=True), "exact": _exact_norms(problem, ["embed"])}
 
 
+def coupled_norms() -> Record:
+    """Norms under a loss that couples sequences, which refuses the sum over positions."""
+    problem = hl.problem(toy(layers=1), labelled(3), lambda out, batch: out.logsumexp(0).square().mean())
+    found = hl.block_norms(problem, ["layer0.mlp.out"], probes=4)
+    return {"auto": norms(found, reasons=True), "exact": _exact_norms(problem, ["layer0.mlp.out"])}
+
+
 def pair_norms(name: str) -> Record:
     golden, problem = MODELS[name], problem_of(name)
     found: Record = {}
@@ -284,6 +291,7 @@ def _cases() -> dict[str, tuple[Callable[[], Record], float]]:
             add(f"blocks: {name}", lambda name=name: blocks(name), golden.rtol)
         add(f"norms: {name}", lambda name=name: model_norms(name), golden.rtol)
     add("norms: tied embedding", tied_norms)
+    add("norms: coupled sequences", coupled_norms)
     for name in ("toy, one layer, no norm, relu", "GPT-2"):
         add(f"pairs: {name}", lambda name=name: pair_norms(name))
         add(f"spectrum: {name}", lambda name=name: spectrum(name))

@@ -15,6 +15,7 @@ _KEY_WORDS = {
         "used outside",
         "does not split",
         "couples sequences",
+        "couples its outputs",
         "mixes positions",
         "not seen in use",
     ),
