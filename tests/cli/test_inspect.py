@@ -237,7 +237,7 @@ def test_a_limit_of_memory_cuts_batches_and_changes_nothing(monkeypatch: pytest.
         return json.loads(call(*arguments).stdout)
 
     monkeypatch.setattr("hessianlens.network.forecasting.process_bytes", lambda: 0)
-    whole, cut = inspected(), inspected("--max-memory", "60kB")
+    whole, cut = inspected(), inspected("--max-memory", "50kB")
     assert whole["batches"] == 1 < cut["batches"]
     for part, norm in whole["blocks"][0]["norms"].items():
         assert cut["blocks"][0]["norms"][part]["value"] == pytest.approx(norm["value"], rel=1e-9)

@@ -24,7 +24,7 @@ def test_the_page_of_a_run_says_everything(pages: dict[str, Path]) -> None:
         "20 measurements",
     ):
         assert words in text
-    assert text.count("no edge of stability") == 1 and "2 times from step 1 to step 21" in text
+    assert text.count("no stability threshold") == 1 and "2 times from step 1 to step 21" in text
     assert text.count("<svg") == 6 and "<script" not in text and "src=" not in text
 
 

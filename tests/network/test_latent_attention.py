@@ -244,6 +244,8 @@ def test_the_public_calls_take_the_closed_form(name: str) -> None:
 def test_a_link_that_is_left_out_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison sees the second derivative between two factors."""
     init = FactorLink.__init__
-    monkeypatch.setattr(FactorLink, "__init__", lambda self, outer, inner, jacobian: init(self, outer, inner, 0 * jacobian))
+    monkeypatch.setattr(
+        FactorLink, "__init__", lambda self, outer, inner, jacobian: init(self, outer, inner, 0 * jacobian)
+    )
     with pytest.raises(AssertionError, match="proj"):
         test_every_pair_by_three_ways("latent")

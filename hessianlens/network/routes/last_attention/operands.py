@@ -279,8 +279,6 @@ def _shifted(raw: Tensor, scores: Tensor, shape: Sequence[int]) -> ScoreRule | R
 
 def _straight(raw: Tensor, scores: Tensor, slope: Tensor, visible: Tensor) -> ScoreRule | Refusal:
     scale = float(slope[visible].median())
-    if bool((slope == 0).all(-1).any()):
-        return Refusal("a mask hides whole rows of its scores, which then take equal weights")
     if not close(slope[visible], torch.full_like(slope[visible], scale)) or scale <= 0:
         return Refusal("its products of queries and keys enter the scores with different factors")
     bias = (scores - scale * raw).masked_fill(~visible, 0)
