@@ -191,8 +191,10 @@ def with_ones(X: Tensor) -> Tensor:
 
 
 def frozen_copy(problem: Problem) -> Transformer | None:
-    """A copy of the problem's model that holds the problem's own parameters; None for any other model."""
+    """A copy of the problem's model that holds the problem's own parameters; None for any other model or attention."""
     if not isinstance(problem.source, Transformer):
+        return None
+    if any(type(getattr(block, "attention", None)) is not Attention for block in list(problem.source.blocks)[-1:]):
         return None
     # Parameters are handed over, not copied: a copy of the model costs no more than its other attributes.
     handed = {
