@@ -43,6 +43,7 @@ with open_store(file) as store:
 #    #!/bin/bash
 #    #SBATCH --ntasks=64 --cpus-per-task=1 --mem-per-cpu=2G --time=04:00:00
 #    source .venv/bin/activate
+#    rm -f scheduler.json
 #    dask scheduler --scheduler-file scheduler.json &
 #    srun dask worker --scheduler-file scheduler.json --nthreads 1 &
 #    until [ -s scheduler.json ]; do sleep 1; done
