@@ -248,23 +248,23 @@ def measure(
 ) -> BlockMeasurements:
     """Norms of every block within a time budget; what `hessianlens inspect` does.
 
-    What has a closed form is answered first. Then one probe vector per block gives every block a first, wide interval,
-    and more vectors go where the interval is widest relative to its norm, until time is up or every interval is
-    narrower than `rtol`. Ctrl-C and SIGTERM end it and keep what is done.
+    Blocks with a closed form come first. Then one probe vector per block gives every other block a first, wide
+    interval. Further probes go to the block whose interval is widest relative to its norm, until time is up or every
+    relative half-width is below `rtol`. Ctrl-C and SIGTERM stop the measurement and keep the results so far.
 
     Args:
         problem: From `hessianlens.problem`.
         blocks: Names, globs or ``re:`` expressions; default: all.
-        budget: Seconds, or a time such as "5m"; None to take `probes` vectors per block, however long that takes.
-        probes: The most probe vectors per block; without a budget their number.
-        parts: Among "full", "ggn" (or "outer") and "functional".
-        rtol: Half-width of an interval, relative to its norm, that is narrow enough.
+        budget: Seconds, or a time such as "5m"; None for `probes` vectors per block, however long that takes.
+        probes: Maximum number of probe vectors per block; without a budget, their number.
+        parts: Any of "full", "ggn" (or "outer") and "functional".
+        rtol: Target half-width of the intervals, relative to the norm.
         seed: Seed of the probes.
         method: "auto", "exact", "sketch" or "probes", as for `hessianlens.block_norms`.
-        max_memory: What the process may hold, such as "2GB": batches are cut to stay within it. Default: most of what
-            is free.
-        progress: Show a bar that counts products and estimates the time left.
-        resume: A file that exact norms are written to and taken from, as for `hessianlens.block_norms`.
+        max_memory: Memory limit of the process, such as "2GB"; batches are split to stay within it. Default: most of
+            the free memory.
+        progress: Show a progress bar that counts HVPs and estimates the time left.
+        resume: A file for saving and loading exact norms, as for `hessianlens.block_norms`.
 
     >>> import hessianlens as hl
     >>> model = hl.models.Transformer(layers=1, d_model=4, d_mlp=8, dtype=torch.float64)

@@ -36,7 +36,7 @@ def attention_hessian(
     grad: Tensor | None = None,
     curvature: float | Tensor | OutputCurvature | None = None,
 ) -> AttentionHessian:
-    """The exact Hessian of a loss of an attention layer, with respect to its weights.
+    """The exact Hessian of a loss on an attention layer's output, with respect to the layer's weights.
 
     The loss enters only through its gradient ``g = dl/dF`` and curvature ``C = d^2 l/dF^2`` at the layer's output F.
 
@@ -44,9 +44,9 @@ def attention_hessian(
         layer: `SelfAttention`, `SingleMatrixAttention`, `FactoredValueAttention` or `MultiHeadAttention`.
         X: Tokens, (L, d) or a batch (B, L, d).
         loss: `SquareLoss`, `CrossEntropyLoss`, `CustomLoss` or any `Loss`; or give `grad` and `curvature` instead.
-        X_kv: Tokens that keys and values are made of, (S, d) or (B, S, d), in cross-attention; X itself if omitted.
-        grad: ``dl/dF``, shaped as F.
-        curvature: ``d^2 l/dF^2``: a number, a tensor by token or by pairs of tokens, or a low-rank form; see
+        X_kv: For cross-attention, the tokens for keys and values, (S, d) or (B, S, d); default: X.
+        grad: ``dl/dF``, in the shape of F.
+        curvature: ``d^2 l/dF^2``: a number, a tensor per token or per pair of tokens, or a low-rank form; see
             `hessianlens.losses.as_curvature`.
 
     >>> import hessianlens as hl

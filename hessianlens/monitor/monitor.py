@@ -45,54 +45,55 @@ if TYPE_CHECKING:
 
 
 class Monitor:
-    """Watches the Hessian of a model along its training.
+    """Monitors the Hessian of a model during training.
 
-    On a fixed probe batch, for the whole model and for every block that is asked for:
+    On a fixed probe batch, for the whole model and for every selected block:
 
     =============  ==================================================================================================
     quantity       what is recorded
     =============  ==================================================================================================
-    ``top``        the largest eigenvalue, by a search that begins at the last eigenvector; its residual as interval
+    ``top``        the largest eigenvalue, by a search from the previous eigenvector; its residual as interval
     ``trace``      the trace, with its 95 % interval
     ``norm``       the Frobenius norm, with its 95 % interval
     ``negative``   shares of eigenvalues: ``negative``, ``zero`` (up to a thousandth of the largest), ``positive``;
-                   and ``negative_mass``, the share of negative curvature; intervals allow for few steps
-    ``gradient``   the length of the gradient
-    ``weight``     the length of the weights
-    ``entropy``    by layer: mean entropy of attention, that of the lowest head, its share of the uniform
-                   one's, and the share of rows that are ``saturated``, with 99 % on one token
-    ``heads``      by attention head: largest logit, entropy, weight on the first token, norm of softmax's Jacobian,
-                   second and third moments of the values; `alarms` says which head is in trouble
+                   and ``negative_mass``, the share of negative curvature; intervals account for the small
+                   number of Lanczos steps
+    ``gradient``   the norm of the gradient
+    ``weight``     the norm of the weights
+    ``entropy``    per layer: mean attention entropy, that of the lowest head, the mean as a share of uniform
+                   attention's, and the share of ``saturated`` rows, with 99 % on one token
+    ``heads``      per attention head: largest logit, entropy, weight on the first token, norm of softmax's Jacobian,
+                   second and third moments of the values; `alarms` lists the heads beyond a threshold
     ``edge``       ``sharpness``, the largest curvature in the geometry of the optimiser (preconditioned for Adam, over
-                   steps of one norm for sign descent, Lion and Muon), and ``edge``, its stability threshold: ``2 / lr``
-                   for plain gradient descent (others: `monitor.edge_of_stability`)
+                   steps of unit norm for sign descent, Lion and Muon), and ``edge``, its stability threshold:
+                   ``2 / lr`` for plain gradient descent (others: `monitor.edge_of_stability`)
     =============  ==================================================================================================
 
-    The probes of trace, norm and negative share are the same at every step: what moves in a curve is the model.
+    Trace, norm and negative share use the same probes at every step, so that changes in a curve come from the model.
 
-    Measurements are spread over steps, and `overhead` bounds their time over that of training. Model, gradients,
-    buffers, hooks, modes, the optimiser and all random states stay as they were, bit by bit.
+    Measurements are spread over steps, and `overhead` limits their time relative to that of training. Model, gradients,
+    buffers, hooks, modes, the optimiser and all random states stay bitwise unchanged.
 
     Args:
-        problem: From `hessianlens.problem`, on the model that is trained; or that model, with `data`.
-        blocks: Names, globs or ``re:`` expressions of blocks to be watched one by one; default: none.
+        problem: From `hessianlens.problem`, for the model in training; or that model itself, with `data`.
+        blocks: Names, globs or ``re:`` expressions of blocks to monitor individually; default: none.
         data: The probe batch, if a model is given; as for `hessianlens.problem`.
         loss: The loss, if a model is given; as for `hessianlens.problem`.
-        optimizer: The optimiser, for learning rate and edge; may be given with every step instead.
-        every: Steps from the beginning of one measurement to that of the next, at least.
-        overhead: Time of measurements over that of training, at most, in any stretch of the run, but for one HVP; None
-            for no limit. A measurement is then spread over steps, on a copy of the weights, and what training does not
-            pay for in time is left out, which a note in the record says.
-        quantities: Among those above; default: all.
-        whole: Whether the model as a whole is watched too.
+        optimizer: The optimiser, for learning rate and edge; it can be passed at every step instead.
+        every: Minimum number of steps between the starts of two measurements.
+        overhead: Maximum ratio of measurement time to training time, in any stretch of the run, up to one HVP; None for
+            no limit. With a limit, a measurement is spread over steps, on a copy of the weights; what does not fit
+            into the limit is left out, and a note in the record says so.
+        quantities: Any of those above; default: all.
+        whole: Whether to monitor the model as a whole, too.
         probes: Probe vectors (Rademacher) for trace, norm and negative share.
-        steps: Lanczos steps from each of them.
-        rtol: Residual of largest eigenvalues over their size.
+        steps: Lanczos steps per probe vector.
+        rtol: Tolerance for the residual of largest eigenvalues, relative to the eigenvalue.
         seed: Seed of the probe vectors.
-        log: Where records go, one or several: ``"run.jsonl"`` stores every record at once, survives `kill -9` and
+        log: One or several destinations of records: ``"run.jsonl"`` saves every record at once, survives `kill -9` and
             is continued by the next run; ``"run.csv"`` is a table; ``"runs/curvature"``, a folder, or a `SummaryWriter`
             is for TensorBoard; ``wandb.run`` for Weights & Biases; a function is called with a dictionary of numbers
-            and the step, as ``accelerator.log``, ``mlflow.log_metrics`` and ``trackio.log`` take them.
+            and the step, as are ``accelerator.log``, ``mlflow.log_metrics`` and ``trackio.log``.
         **old: Earlier names: `store`, `csv`, `tensorboard`, `wandb` and `sinks` for `log`; `warm` and `clock` for the
             attributes `warm_start` and ``pace.clock``; `tol` for `rtol`.
 
@@ -162,10 +163,10 @@ class Monitor:
 
     @restores_state
     def set_up(self) -> None:
-        """Whatever is done once - checks of second derivatives, tests of the way of HVPs - before the run begins.
+        """Do all one-time work (checks of second derivatives, choice of the HVP method) before the run begins.
 
-        What pieces of a measurement take is learned on the way, so that the first one is paid for as the others are. It
-        is called where there is an `overhead`; call it again where `pace.clock` is changed.
+        This also times the pieces of a measurement, so that the first measurement keeps to `overhead` like the others.
+        It is called if there is an `overhead`; call it again if you change `pace.clock`.
         """
         self._prices = PieceTimes[WorkPiece]()
         began = self.pace.clock()
@@ -183,7 +184,7 @@ class Monitor:
 
     @property
     def warm_start(self) -> bool:
-        """Whether the search for a largest eigenvalue begins at the last eigenvector."""
+        """Whether the search for a largest eigenvalue starts from the previous eigenvector."""
         return self._measurer.effort.warm
 
     @warm_start.setter
@@ -193,17 +194,17 @@ class Monitor:
 
     @property
     def products(self) -> int:
-        """Products with Hessians that were made so far."""
+        """Number of HVPs so far."""
         return self._measurer.products
 
     @property
     def search_products(self) -> int:
-        """Those of them that the search for largest eigenvalues took."""
+        """Number of HVPs that the search for largest eigenvalues has taken so far."""
         return self._measurer.searched
 
     @property
     def piece_seconds(self) -> dict[str, float]:
-        """Seconds that pieces of measurements took lately, of the first matrix: "gradient", "attention", "HVP" ..."""
+        """Recent seconds per piece of a measurement, for the first matrix: "gradient", "attention", "HVP" ..."""
         found: dict[str, float] = {}
         for piece, seconds in self._prices:
             found.setdefault(piece.work, seconds / piece.vectors)
@@ -211,18 +212,18 @@ class Monitor:
 
     @property
     def overhead(self) -> float:
-        """Time of measurements over that of training, so far."""
+        """Ratio of measurement time to training time so far."""
         return self.pace.share
 
     def step(self, step: int | None = None, *, optimizer: Any = None, **given: float) -> Record | None:
-        """Count a step of the optimiser; measure as much as is paid for, and return a record once it is complete.
+        """Count an optimiser step, measure as much as `overhead` allows, and return a record once it is complete.
 
-        A record belongs to the step at which its measurement began, `Record.step`: all of it sees those weights.
+        A record belongs to the step at which its measurement began, `Record.step`: all its numbers are for its weights.
 
         Args:
             step: Number of the step; default: one more than the last.
-            optimizer: The optimiser, unless it was given before.
-            **given: Numbers to be recorded with it, such as ``loss``; also ``lr``, if there is no optimiser to ask.
+            optimizer: The optimiser, if it was not given before.
+            **given: Other numbers to record, such as ``loss``; also ``lr``, if there is no optimiser.
         """
         self._step = self._step + 1 if step is None else check_whole("step", step, 0)
         self.pace.tick(self._step)
@@ -244,7 +245,7 @@ class Monitor:
 
     @restores_state
     def measure(self, step: int | None = None, *, optimizer: Any = None, **given: float) -> Record:
-        """Measure all of it now, whatever the time; arguments as for `step`. One that is underway is given up."""
+        """Measure everything now, regardless of `overhead`; arguments as for `step`. Discards any unfinished one."""
         self._step = self._step if step is None else check_whole("step", step, 0)
         self._ongoing = self._begin(optimizer, given, self._whole_plan)
         record = self._advance(at_any_price=True)
@@ -252,7 +253,7 @@ class Monitor:
         return record
 
     def finish(self) -> Record | None:
-        """End the measurement that is underway with what it has, as at the end of a run; None if there is nothing."""
+        """End the measurement underway and return what it has, as at the end of a run; None if there is nothing."""
         ongoing, self._ongoing = self._ongoing, None
         if ongoing is None or not ongoing.found:
             return None
@@ -354,25 +355,25 @@ class Monitor:
 
     @property
     def alarms(self) -> list[HeadAlarm]:
-        """Attention heads over a threshold now, each with the step since which it is, and what helps."""
+        """Attention heads beyond a threshold now, each with the step at which this began and a remedy."""
         return self.history.alarms()
 
     # --- what was measured -------------------------------------------------------------------------------------------
 
     def rows(self) -> list[dict[str, Any]]:
-        """A dictionary per record."""
+        """One dictionary per record."""
         return self.history.rows()
 
     def to_frame(self) -> DataFrame:
-        """A pandas frame, a row per record."""
+        """A pandas DataFrame with one row per record."""
         return self.history.to_frame()
 
     def plot(self, ax: Axes | None = None, quantity: str | None = None) -> Axes:
-        """One quantity along the run; needs matplotlib. Arguments as for `History.plot`."""
+        """Plot one quantity over the run; needs matplotlib. Arguments as for `History.plot`."""
         return self.history.plot(ax, quantity)
 
     def page(self, path: str | os.PathLike[str], title: str = "A training run") -> Path:
-        """A self-contained page with all timelines."""
+        """A self-contained HTML page with plots of all quantities over the run."""
         return self.history.page(path, title)
 
     def _repr_html_(self) -> str:
@@ -387,10 +388,10 @@ class Monitor:
     # --- the loops of others -----------------------------------------------------------------------------------------
 
     def attach(self, trainer: Any) -> Monitor:
-        """Measure in the loop of a `Trainer` of Hugging Face or Lightning; the numbers appear in its own log.
+        """Measure in the loop of a Hugging Face or Lightning `Trainer`; the numbers appear in its own log.
 
-        What its reporters and loggers are (TensorBoard, Weights & Biases, MLflow ...) is for the trainer to say. Single
-        attention heads stay in `history`; the log shows the extremes of every layer.
+        Choose reporters and loggers (TensorBoard, Weights & Biases, MLflow ...) in the trainer. Numbers of individual
+        attention heads are in `history` only; the log shows the extremes of every layer.
         """
         from hessianlens.monitor.integrations import attach
 

@@ -251,7 +251,7 @@ def _mean(values: Sequence[float]) -> float:
 
 @restores_state
 def attention_health(problem: Problem) -> AttentionHealth:
-    """Entropy, largest logit, sink, Jacobian and moments of every attention head, by one forward pass over the data.
+    """Entropy, largest logit, sink, Jacobian norm and moments of every attention head, from one pass over the data.
 
     Args:
         problem: From `hessianlens.problem`.

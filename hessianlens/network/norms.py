@@ -194,30 +194,30 @@ def block_norms(
 ) -> BlockNorms:
     """Frobenius norms of the diagonal blocks of the Hessian, Gauss-Newton and functional matrix.
 
-    Norms are exact, without probes, where that takes no more HVPs than the probes, or next to no time, as in small
-    models; blocks of a layer that share their HVPs are judged together. ``norms.why`` says of each block why,
-    or why not, and both prices. Every part of another block comes from the same probes and the same graph;
-    different blocks have different probes. Probes are made and dropped one at a time: the memory it takes does not
+    A norm is computed exactly, without probes, where that takes no more HVPs than the probes would, or almost no time,
+    as in small models; for blocks of a layer that share their HVPs, the choice is made jointly. ``norms.why`` gives the
+    reason for each block, and both costs. For a sampled block, all parts come from the same probes and the same
+    graph; different blocks have different probes. Probes are drawn and discarded one at a time, so memory does not
     grow with their number. For an answer within a given time see `hessianlens.measure`.
 
-    An exact norm of a block of attention sums over all pairs of tokens. With a tolerance `rtol`, or
-    ``method="sketch"``, blocks of the last attention layer come from random small matrices in token space where these
-    are cheaper, counted in multiply-adds and judged by a pilot; so do all blocks of a layer by itself.
+    The exact norm of an attention block is a sum over all pairs of tokens. With a tolerance `rtol`, or
+    ``method="sketch"``, norms in the last attention layer are estimated from small random matrices in token space
+    where a pilot shows that this takes fewer multiply-adds. The same holds for all blocks of a layer's Hessian.
 
     Args:
         problem: From `hessianlens.problem`; or a layer's Hessian, from `hessianlens.attention_hessian`.
-        blocks: Names, globs or ``re:`` expressions; of a layer's Hessian pairs of names, by default all.
-        parts: Among "full", "ggn" (or "outer") and "functional".
+        blocks: Names, globs or ``re:`` expressions; for a layer's Hessian, pairs of names, by default all.
+        parts: Any of "full", "ggn" (or "outer") and "functional".
         probes: Probe vectors per block; a block with no more entries than that gets its exact norm.
         seed: Seed of the probes.
-        method: "exact"; "sketch", from random small matrices where there is such a way; "probes", from
-            HVPs with random vectors alone; or "auto", the cheapest of them.
-        rtol: Half the width of the interval of 95 %, over the norm, that is narrow enough: sketches and probes are as
-            many as that takes, judged by a pilot. Default: exact norms where these are worth it and `probes` vectors
-            elsewhere; 0.01 for sketches and for a layer's Hessian.
-        progress: Show a bar that counts products and estimates the time left.
-        resume: A file to which exact norms are written as they become known, and from which those of an earlier run are
-            taken; it must belong to the same weights, data and loss.
+        method: "exact"; "sketch", from small random matrices where possible; "probes", from HVPs with probe vectors
+            only; or "auto", the cheapest of the three.
+        rtol: Target half-width of the 95 % interval, relative to the norm; a pilot determines how many sketches or
+            probes that takes. Default: exact norms where they are cheap enough and `probes` vectors elsewhere; 0.01 for
+            sketches and for a layer's Hessian.
+        progress: Show a progress bar that counts HVPs and estimates the time left.
+        resume: A file to which exact norms are saved as they are computed, and from which those of an earlier run are
+            loaded; it must belong to the same weights, data and loss.
 
     >>> import torch
     >>> import hessianlens as hl

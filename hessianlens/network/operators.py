@@ -30,14 +30,14 @@ Pattern = str | Sequence[str]
 def hessian(problem: Problem, rows: Pattern, cols: Pattern | None = None, *, method: str = "auto") -> Operator:
     """The Hessian between named blocks, as an operator.
 
-    It has the methods of every `Operator`, and all of them give exact numbers: from the closed form where there is one
-    (``op.exact``), else by HVPs, one per column. ``op.why`` says which and why, ``op.cost`` what it takes.
+    It has the methods of every `Operator`, and all of them are exact: from the closed form where there is one
+    (``op.exact``), else from HVPs, one per column. ``op.why`` says which and why, ``op.cost`` what it costs.
 
     Args:
         problem: From `hessianlens.problem`.
         rows: Block names, globs or ``re:`` expressions; several blocks are stacked in model order.
-        cols: The same for the columns; default: the rows.
-        method: "exact" (closed form: weights, biases and gains of any layer that enter through a linear map),
+        cols: The same for the columns; default: `rows`.
+        method: "exact" (closed form, for weights, biases and gains of any layer that enter through a linear map),
             "hvp" (matrix-free: exact Hessian-vector products by double backward), or "auto": the closed form where it
             takes few HVPs and little memory.
 

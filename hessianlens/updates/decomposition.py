@@ -44,20 +44,20 @@ def directional(
     along: Sequence[float] = ALONG,
     progress: bool | Watch = False,
 ) -> UpdateCurvature:
-    """The first and second derivative of the loss along an update, by block, layer or head, and the loss along it.
+    """First and second derivative of the loss along an update, by block, layer or head, and the true loss along it.
 
-    Every number is exact up to rounding: one HVP (and one GGN-vector product, if parts are asked for) per group.
+    Every number is exact up to rounding. The cost is one HVP per group, and one GGN-vector product if `parts` needs it.
 
     Args:
-        problem: From `hessianlens.problem`, on the data whose loss is asked about.
-        update: What is added to the weights: tensors by name of parameter; a list of them in the model's order; the
-            optimiser, for the step that it is about to make (its parameters' gradients, or where there are none the
-            gradient of this problem's loss); a function from the gradient by name to the update by name; or a pair of
-            state dictionaries or models, before and after.
+        problem: From `hessianlens.problem`, on the data whose loss you want to decompose.
+        update: What is added to the weights: tensors by parameter name; a list of tensors in the model's order; the
+            optimiser, for the step that it is about to make (from its parameters' gradients or, if there are none, the
+            gradient of this problem's loss); a function that maps the gradients by name to the updates by name; or a
+            pair of state dictionaries or models, before and after.
         by: Groups of weights: "block", "layer" or "head", which splits the blocks of attention.
-        parts: Among "full", "ggn" and "functional".
-        along: Multiples t of the update at which the loss itself is computed.
-        progress: Whether a bar is displayed.
+        parts: Any of "full", "ggn" and "functional".
+        along: Multiples t of the update at which the true loss is computed.
+        progress: Whether to display a progress bar.
 
     >>> import hessianlens as hl
     >>> model, task = hl.models.Transformer(d_model=8, d_mlp=16, dtype=torch.float64), hl.tasks.Addition(digits=2)

@@ -82,38 +82,38 @@ def problem(
 ) -> Problem:
     """The loss of a model on data, as a function of its named blocks.
 
-    The model is put in evaluation mode, without dropout and with attention that can be differentiated twice, only
-    while it runs, and is left as it was. Derivatives are taken in `dtype` whatever the model's own is, also where the
-    model casts to a narrower one, as many norms do. Weights in half precision are taken as the numbers they are, and
-    computed with in float32.
+    While it runs, the model is in evaluation mode, without dropout and with attention that can be differentiated twice;
+    afterwards it is restored. Derivatives are computed in `dtype`, whatever the model's own dtype, even where the model
+    casts to a narrower one, as many norms do. Half-precision weights keep their values and are cast to float32.
 
     Args:
         model: Any `nn.Module`, Hugging Face model or TransformerLens-style model.
         data: A batch (tensor, (inputs, targets), dict) or an iterable of batches.
         loss: "cross_entropy", "square", "bce", "model" (a Hugging Face model's own, from `labels`), one of PyTorch's
             losses such as `nn.CrossEntropyLoss()` or `torch.nn.functional.mse_loss`, called with PyTorch's axes, or a
-            function of outputs and batch. Default: the model's own if the data has labels, else next-token
+            function of outputs and batch. Default: the model's own loss if the data has labels, else next-token
             cross-entropy for a causal language model.
-        reduction: "mean" over all targets, "sequence" (mean over sequences of sums) or "sum"; for a function: "mean"
-            over batches by size, or "sum"; PyTorch's losses keep their own.
+        reduction: "mean" over all targets, "sequence" (sum per sequence, mean over sequences) or "sum"; for a function:
+            "mean" over batches, weighted by size, or "sum"; PyTorch's losses keep their own reduction.
         dtype: Precision of the derivatives, float32 or float64; default: the widest of the model's, at least float32.
-        device: Where they are computed; default: where the model is.
-        micro_batch: Largest number of sequences differentiated at once; refused if the loss of a batch is not that of
-            its pieces.
-        heads: Whether every head's part of q, k, v and o is among the blocks; asked for by name, it always is.
-        attention: How PyTorch's fused attention, which has no second derivative, is replaced: "math" by its plain
-            kernel, which keeps matrices of L x L numbers; "chunked" by `scaled_dot_product_attention` of this library,
-            which keeps none; "auto" by chunks where those matrices would be large.
-        logits: Whether the outputs of a last linear map in front of a cross-entropy are formed: "whole", they are;
-            "chunked", `linear_cross_entropy` of this library takes its place, and only those of some tokens are there
-            at a time; "auto", they are not where they would be large.
-        check: Run the model itself on every batch, once, and compare with that what is computed for the first number
-            that somebody asks for, to catch randomness and losses that would be others; see docs/how-to/models.md.
-        verify: With the first measurement, make sure that autograd sees every second derivative, to catch modules that
-            hide part of it: by the steps that it takes, and by differences of the gradient where these leave a doubt.
-        process_group: A group of `torch.distributed`, such as ``torch.distributed.group.WORLD``, whose processes hold a
-            share of the data each: `data` is this one's, of any size, or None. The loss is that of all data, and so is
-            every product and all that comes from products. Each process must make the same calls
+        device: Device for the derivatives; default: the model's device.
+        micro_batch: Largest number of sequences differentiated at once; refused if the loss of a batch cannot be
+            computed from its pieces.
+        heads: Whether each head's part of q, k, v and o is listed as a block; by name, it is always available.
+        attention: What replaces PyTorch's fused attention, which has no second derivative: "math", its plain kernel,
+            which stores L x L matrices; "chunked", this library's `scaled_dot_product_attention`, which stores none;
+            "auto", "chunked" where those matrices would be large.
+        logits: Whether the logits of a final linear map before a cross-entropy are materialised: "whole", all of them;
+            "chunked", those of some tokens at a time, by this library's `linear_cross_entropy`; "auto", "chunked" where
+            they would be large.
+        check: Run the unmodified model once on every batch and compare the first computation with it, to catch
+            randomness and a loss that differs from the model's; see docs/how-to/models.md.
+        verify: At the first measurement, check that autograd sees every second derivative, to catch modules that hide
+            part of it: from the operations that autograd records and, in doubtful cases, by finite differences of the
+            gradient.
+        process_group: A `torch.distributed` group, such as ``torch.distributed.group.WORLD``, each rank of which holds
+            part of the data: `data` is this rank's part, of any size, or None. The loss is over the data of all ranks,
+            and so are HVPs and everything computed from them. All ranks must make the same calls
             (docs/how-to/distributed.md).
 
     >>> layer = nn.Sequential(nn.Linear(3, 2))
