@@ -72,9 +72,12 @@ class ValueGate:
 
     @property
     def elementwise(self) -> ElementwiseFunction:
-        """F with its derivatives, which are refused where autograd hides a part of them."""
-        act = FUNCTIONS[self.function] if isinstance(self.function, str) else self.function
-        return ElementwiseFunction(act, str(self))
+        """The function with its derivatives, which are refused where autograd hides a part of them."""
+        return ElementwiseFunction(self._callable, str(self))
+
+    @property
+    def _callable(self) -> Callable[[Tensor], Tensor]:
+        return FUNCTIONS[self.function] if isinstance(self.function, str) else self.function
 
     def check_entry_by_entry(self, logits: Tensor, values: Tensor) -> None:
         """Refuse a function that mixes entries: each of a few gives the same by itself."""
@@ -90,8 +93,7 @@ class ValueGate:
 
     def of_logits(self, logits: Tensor) -> Tensor:
         """``f(z)``."""
-        act = FUNCTIONS[self.function] if isinstance(self.function, str) else self.function
-        found = act(logits)
+        found = self._callable(logits)
         expect(
             isinstance(found, Tensor) and found.shape == logits.shape,
             f"value_gate: its function turned shape {tuple(logits.shape)} into {tuple(getattr(found, 'shape', ()))}, "
