@@ -1,26 +1,24 @@
-"""Second derivatives of a softmax attention layer with respect to its inputs, for layers and embeddings before it.
+"""Second derivatives of an attention layer with respect to its inputs, for layers and embeddings before it.
 
-With ``q_i = B^T x_i``, ``k_l = B x_l``, ``B = W_Q W_K^T / s`` the scores are ``T_il = q_i . x_l = x_i . k_l``, and
+Its queries, keys and values are ``x_i W_Q``, ``x_l W_K`` and ``x_l W_V``. With ``P`` the Jacobian of the output by the
+tokens, that of the attention by its queries, keys and values times these maps, and with the loss's g and C,
 
-    dF_i/dx_k = A_ik (V + q_i u_ik^T) + [i = k] M_i,    u_ik = v_k - F_i,    M_i = sum_l A_il k_l u_il^T,
+    C^X  =  P^T C P  +  sum_ab W_a (d^2 (g . F) / da db) W_b^T        over a, b among queries, keys and values,
 
-a small matrix for every pair of tokens. So with the loss's g and C of every token
-
-    C^X_kl = sum_i (dF_i/dx_k) C_i (dF_i/dx_l)^T  +  sum_i g_i . d^2 F_i / dx_k dx_l
-
-are three sums over triples of tokens, in place of an HVP for every position and feature.
+in place of an HVP for every position and feature.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-import torch
 from jaxtyping import Float
-from torch import Tensor, einsum
+from torch import Tensor
 
 from hessianlens.attention import SelfAttention
 from hessianlens.errors import InputError, expect
+from hessianlens.layer.attention_core import AttentionCore, Between, ByOperand
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,16 +45,16 @@ def input_curvature(
     layer: SelfAttention,
     X: Float[Tensor, "l d"],
     grad: Float[Tensor, "l f"],
-    curvature: Float[Tensor, "l f f"],
+    curvature: Float[Tensor, "l f *more"],
     residual: bool = False,
 ) -> TokenDerivatives:
-    """The curvature of a loss at the inputs of a softmax attention layer, ``F = A X W_V``, or ``X + F``.
+    """The curvature of a loss at the inputs of an attention layer, ``F = A X W_V``, or ``X + F``.
 
     Args:
-        layer: With any mask, bias, temperature and sink; without norms of queries and keys and without gates.
+        layer: With any activation, mask, bias, temperature and sink; without norms of queries and keys and gates.
         X: One sequence.
         grad: ``g_i = dl/dF_i``.
-        curvature: ``C_i = d^2 l / dF_i^2``; the loss couples no two tokens.
+        curvature: ``C_i = d^2 l / dF_i^2`` of every token, (L, f, f), or of all pairs of them, (L, f, L, f).
         residual: Whether the loss sees ``X + F`` in place of F.
 
     >>> layer = SelfAttention.random(2, dtype=torch.float64)
@@ -66,20 +64,24 @@ def input_curvature(
     (torch.Size([2, 2, 2, 2]), 0.0)
     """
     _check(layer, X, grad, curvature, residual)
-    return _Rows.of(layer, X, grad, curvature, residual).curvature()
+    inputs = _Inputs.of(layer, X, residual)
+    ggn = inputs.ggn(curvature) if curvature.ndim == 3 else inputs.ggn_of_coupled(curvature)
+    return TokenDerivatives(inputs.vjp(grad[..., None])[..., 0], ggn, inputs.second_derivative(grad))
 
 
 def _check(layer: SelfAttention, X: Tensor, grad: Tensor, curvature: Tensor, residual: bool) -> None:
     plain = type(layer) is SelfAttention and all(
-        getattr(layer, name, None) is None for name in ("query_norm", "key_norm", "gate")
+        getattr(layer, name, None) is None for name in ("query_norm", "key_norm", "gate", "value_gate")
     )
-    if not plain or layer.activation != "softmax":
-        raise InputError(f"layer: got {layer}, expected a SelfAttention with softmax, without norms and gates.")
+    if not plain:
+        raise InputError(f"layer: got {layer}, expected a SelfAttention without norms and gates.")
     length, width = (*X.shape, 0)[:2]
     values = layer.W_V.shape[1]
     expect(X.shape == (length, len(layer.W_V)), f"X: got shape {tuple(X.shape)}, expected (L, {len(layer.W_V)}).")
-    for name, given, shape in (("grad", grad, (length, values)), ("curvature", curvature, (length, values, values))):
-        expect(given.shape == shape, f"{name}: got shape {tuple(given.shape)}, expected {shape}.")
+    expect(grad.shape == (length, values), f"grad: got shape {tuple(grad.shape)}, expected {(length, values)}.")
+    shapes = (length, values, values), (length, values, length, values)
+    got = f"curvature: got shape {tuple(curvature.shape)}"
+    expect(tuple(curvature.shape) in shapes, f"{got}, expected {shapes[0]} or, coupling tokens, {shapes[1]}.")
     expect(
         not residual or values == width,
         f"residual: got values of width {values} beside tokens of width {width}; expected equal widths.",
@@ -87,72 +89,64 @@ def _check(layer: SelfAttention, X: Tensor, grad: Tensor, curvature: Tensor, res
 
 
 @dataclass(frozen=True, eq=False)
-class _Rows:
-    """What the rows of attention need; letters as in the module's text."""
+class _Inputs:
+    """A layer at a sequence.
 
-    A: Tensor
-    B: Tensor
-    V: Tensor
-    q: Tensor
-    k: Tensor
-    u: Tensor
-    g: Tensor
-    C: Tensor
+    Attributes:
+        core: Its attention, from the tokens on.
+        residual: Whether what enters is added to what comes out.
+    """
+
+    core: AttentionCore
     residual: bool
 
     @classmethod
-    def of(cls, layer: SelfAttention, X: Tensor, g: Tensor, C: Tensor, residual: bool) -> _Rows:
-        """A layer at a sequence; a sink's weight is left out, since it has no value."""
-        A = layer.attend(X[None]).weights[0][:, : len(X)]
-        B = layer.W_Q @ layer.W_K.T / (layer.temperature * layer.W_Q.shape[1] ** 0.5)
-        v = X @ layer.W_V
-        return cls(A, B, layer.W_V, X @ B, X @ B.T, v[None] - (A @ v)[:, None], g, C, residual)
+    def of(cls, layer: SelfAttention, X: Tensor, residual: bool) -> _Inputs:
+        """A sink is a last token of zeros among the keys."""
+        state = layer.attend(X[None])
+        q, k, v = X[None] @ layer.W_Q, state.tokens @ layer.W_K, state.tokens @ layer.W_V
+        core = AttentionCore(k, q, v, state.scores, state.visible, state.activation, 1 / state.scale)
+        return cls(core.through(layer.W_Q[None], layer.W_K[None], layer.W_V[None]), residual)
 
-    def curvature(self) -> TokenDerivatives:
-        """Gradient and both parts."""
-        slope = self.A * einsum("if,ilf->il", self.g, self.u)
-        gradient = self.A.T @ self.g @ self.V.T + slope.T @ self.q + slope @ self.k
-        return TokenDerivatives(gradient + self.g if self.residual else gradient, self._ggn(), self._functional(slope))
+    @property
+    def _length(self) -> int:
+        return self.core.r.shape[1]
 
-    def _ggn(self) -> Tensor:
-        A, V, q, C = self.A, self.V, self.q, self.C
-        Cu = self.u @ C
-        w = A[..., None] * (Cu @ V.T)
-        M = einsum("il,ilf,la->iaf", A, self.u, self.k)
+    def vjp(self, cotangents: Float[Tensor, "l f x"]) -> Float[Tensor, "l d x"]:
+        """Cotangents at the tokens."""
+        total = self._at_tokens(self.core.vjp(cotangents[None]))
+        return total + cotangents if self.residual else total
+
+    def _at_tokens(self, by_operand: ByOperand) -> Tensor:
+        return by_operand["q"][0] + (by_operand["k"] + by_operand["v"])[0, : self._length]
+
+    def ggn_of_coupled(self, curvature: Float[Tensor, "l f l f"]) -> Float[Tensor, "l d l d"]:
+        """``P^T C P``, from the left and from the right."""
+        half = self.vjp(curvature.flatten(2)).unflatten(-1, curvature.shape[2:])
+        shape = half.shape[:2]
+        return self.vjp(half.permute(2, 3, 0, 1).flatten(2)).unflatten(-1, shape)
+
+    def ggn(self, curvature: Float[Tensor, "l f f"]) -> Float[Tensor, "l d l d"]:
+        """The same where the loss couples no two tokens."""
+        total = self._summed(self.core.ggn(curvature[None]))
         if self.residual:
-            M = M + torch.eye(len(V), dtype=V.dtype, device=V.device)
-        pairs = A[:, :, None] * A[:, None]
-        found = _over_rows(pairs, V @ C @ V.T) + _over_rows(pairs * (Cu @ self.u.mT), _outer(q, q))
-        half = einsum("il,ia,ikb->kalb", A, q, w)
-        MC = M @ C
-        own = A[:, None, :, None] * (MC @ V.T)[:, :, None] + einsum("il,iaf,ilf,ib->ialb", A, MC, self.u, q)
-        half = half + own
-        found = found + half + half.permute(2, 3, 0, 1)
-        return _add_diagonal(found, MC @ M.mT)
+            half = self._at_tokens(self.core.vjp_by_position(curvature[None]))
+            total += half
+            total += half.permute(2, 3, 0, 1)
+            total.diagonal(dim1=0, dim2=2).add_(curvature.movedim(0, -1))
+        return total
 
-    def _functional(self, slope: Tensor) -> Tensor:
-        A, q, k = self.A, self.q, self.k
-        h = self.g @ self.V.T
-        both = _outer(q, h) + _outer(h, q)
-        S = torch.diag_embed(slope) - slope[:, :, None] * A[:, None] - A[:, :, None] * slope[:, None]
-        found = _over_rows(S, _outer(q, q)) - _over_rows(A[:, :, None] * A[:, None], both)
-        Sk = S @ k
-        centred = A[..., None] * (k[None] - (A @ k)[:, None])
-        half = einsum("ila,ib->ialb", Sk, q) + einsum("il,ab->ialb", slope, self.B) + einsum("ila,ib->ialb", centred, h)
-        found = found + half + half.permute(2, 3, 0, 1)
-        return _add_diagonal(found, k.T @ Sk + einsum("ik,iab->kab", A, both))
+    def second_derivative(self, gradient: Tensor) -> Tensor:
+        """``d^2 (g . F)`` by the tokens."""
+        return self._summed(self.core.second_derivative(gradient[None]))
 
-
-def _outer(p: Tensor, q: Tensor) -> Tensor:
-    return p[:, :, None] * q[:, None]
-
-
-def _over_rows(weights: Tensor, matrices: Tensor) -> Tensor:
-    """``sum_i w_ikl M_i`` as ``[k, a, l, b]``."""
-    return einsum("ikl,iab->kalb", weights, matrices)
-
-
-def _add_diagonal(blocks: Tensor, own: Tensor) -> Tensor:
-    at = torch.arange(len(own), device=own.device)
-    blocks[at, :, at] += own
-    return blocks
+    def _summed(self, found: Iterable[Between]) -> Tensor:
+        """Over queries, keys and values, which are all made of the tokens; a sink is none."""
+        length, width = self._length, self.core.p.shape[-1]
+        total = self.core.p.new_zeros(length, width, length, width)
+        for (first, second), matrix in found:
+            own = matrix[0, :length, :, :length]
+            total += own
+            if first != second:
+                total += own.permute(2, 3, 0, 1)
+        return total
