@@ -14,6 +14,7 @@ import hessianlens as hl
 from hessianlens.network.routes.linear_map import (
     LinearMapPlan,
     LinearMaps,
+    backpropagated,
     backpropagation,
     batch_graph,
     steps,
@@ -72,7 +73,7 @@ def found_and_expected(problem: Problem, name: str) -> tuple[int, float]:
         found = maps.curvature(plan, number)
         hooks = maps.graphs.hooked_batch(number, (plan.row[number],))
         (first, second), row, column = plan.groups[number], plan.row[number], plan.column[number]
-        (expected,) = backpropagation.site_curvatures(hooks, row, first, [Column(column, second)], lambda: None)
+        (expected,) = batch_graph.site_curvatures(hooks, row, first, [Column(column, second)], lambda: None)
         for part in ("ggn", "functional"):
             size = max(float(getattr(expected, part).norm()), 1e-6)
             worst = max(worst, float((getattr(found, part) - getattr(expected, part)).norm()) / size)
@@ -161,9 +162,9 @@ def test_other_networks_and_losses_are_left_to_products(name: str) -> None:
 @pytest.mark.long
 def test_what_was_met_on_the_way_is_carried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     passages = []
-    right = backpropagation.backpropagate_curvature
+    right = backpropagated.backpropagate_curvature
     monkeypatch.setattr(
-        backpropagation, "backpropagate_curvature", lambda *args, **kw: passages.append(1) or right(*args, **kw)
+        backpropagated, "backpropagate_curvature", lambda *args, **kw: passages.append(1) or right(*args, **kw)
     )
     problem = _wide("Llama")()
     norms = hl.block_norms(problem, ["layer1.attn.*", "layer1.norm2", "layer1.mlp.*", "norm_final"], method="exact")
@@ -174,7 +175,7 @@ def test_what_was_met_on_the_way_is_carried_once(monkeypatch: pytest.MonkeyPatch
 
 
 def test_without_room_nothing_but_what_is_asked_for_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backpropagation, "_ROOM", 0)
+    monkeypatch.setattr(backpropagated, "_ROOM", 0)
     problem = _wide("Llama")()
     for block in ("layer1.attn.o", "norm_final", "layer1.mlp.out"):
         assert found_and_expected(problem, block) == (0, pytest.approx(0, abs=1e-9))

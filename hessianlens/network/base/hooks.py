@@ -64,6 +64,7 @@ class Hooks(OperationMode):
         cut: Whether what a weight or gain puts out becomes a leaf, so that what follows depends on the last ones only.
         cut_gains: With `cut`, whether gains are among them.
         linked: With `cut`, sites that stay on the graph of what is in front of them; their leaf is an added zero.
+        cut_tables: With `cut`, sites at which what is looked up becomes a leaf too.
 
     Attributes:
         record: What was seen.
@@ -86,11 +87,12 @@ class Hooks(OperationMode):
         cut: bool = False,
         cut_gains: bool = True,
         linked: Container[int] = (),
+        cut_tables: Container[int] = (),
     ) -> None:
         super().__init__()
         self._uncut = {Kind.SHIFT, Kind.LOOK_UP} if cut_gains else {Kind.SHIFT, Kind.LOOK_UP, Kind.GAIN}
         self.record, self._deltas, self._cut = ParameterUses(), dict(deltas or {}), cut
-        self._linked = linked
+        self._linked, self._cut_tables = linked, cut_tables
         self.leaves: dict[int, Tensor] = {}
         self.shifts: dict[int, str] = {}
         self.unknown_steps: dict[object, str] = {}
@@ -98,6 +100,11 @@ class Hooks(OperationMode):
         self._watched = {id(tensor): _ParameterView(name) for name, tensor in parameters.items()}
         self._kept: list[Tensor] = []  # an identity is free again once its tensor is gone
         self._sites = 0
+
+    @property
+    def sites(self) -> int:
+        """Operations with parameters so far."""
+        return self._sites
 
     def operation(self, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Every operation of PyTorch's passes here."""
@@ -322,7 +329,7 @@ class Hooks(OperationMode):
         site, self._sites = self._sites, self._sites + 1
         for name, kind, inputs, places in uses:
             self.record.uses.append(Use(name, kind, site, inputs, tuple(z.shape), places, rows))
-        if self._cut and any(kind not in self._uncut for _, kind, *_ in uses):
+        if self._cut and (any(kind not in self._uncut for _, kind, *_ in uses) or site in self._cut_tables):
             before = z if site in self._linked else torch.zeros_like(z)
             self.leaves[site] = torch.zeros_like(z) if site in self._linked else z.detach()
             z = before + self.leaves[site].requires_grad_()  # a tensor of its own: the model may go on in place

@@ -14,3 +14,5 @@ HVP_FORWARD_PASSES = 4
 """Multiply-adds of an HVP through a graph that is there, in those of a forward pass."""
 CLOSED_FORM_MIN_MATVECS = 20
 """Matvecs, made or announced, from which on an operator asks whether its closed form multiplies faster."""
+BACKPROPAGATION_MIN_HVPS = 32
+"""HVPs for the curvature between coupled positions from which on it is asked what backpropagating it would cost."""

@@ -12,9 +12,9 @@ from torch.nn import functional as nnf
 import hessianlens as hl
 from hessianlens.errors import Refusal
 from hessianlens.network.base.attention_calls import AttentionCalls
+from hessianlens.network.base.operands import ScoreRule, pairs_of, plain, rotated_factor, score_rule
 from hessianlens.network.base.uses import Kind, Use
 from hessianlens.network.routes.last_attention.locate import find_site
-from hessianlens.network.routes.last_attention.operands import ScoreRule, pairs_of, plain, rotated_factor, score_rule
 from hessianlens.network.routes.last_attention.site import (
     AttentionSite,
     HeadProjection,

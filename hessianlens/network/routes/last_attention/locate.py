@@ -19,8 +19,8 @@ from hessianlens.models.transformer import Transformer
 from hessianlens.network.base.attention_calls import AttentionCall, AttentionCalls
 from hessianlens.network.base.dry_run import sequences_of
 from hessianlens.network.base.hooks import Hooks
+from hessianlens.network.base.operands import NO_SOURCE, by_head, score_rule, sites_before
 from hessianlens.network.base.recognition import couples_no_groups
-from hessianlens.network.routes.last_attention.operands import NO_SOURCE, score_rule, sites_before
 from hessianlens.network.routes.last_attention.output_map import depends
 from hessianlens.network.routes.last_attention.rotated import rotated_site
 from hessianlens.network.routes.last_attention.site import AttentionSite, toy_site
@@ -67,9 +67,9 @@ def _sequences(call: AttentionCall, examples: int) -> int:
 
 def _taken(around: AttentionSurroundings) -> dict[str, Tensor] | Refusal:
     """Queries, keys and values by head, with products of queries and keys and what the heads put out."""
-    by_head = {name: around.by_head(getattr(around.call, name)) for name in ("q", "k", "v", "raw", "output")}
-    found = {name: tensor for name, tensor in by_head.items() if tensor is not None}
-    if len(found) < len(by_head):
+    tensors = {name: by_head(getattr(around.call, name), around.sequences) for name in ("q", "k", "v", "raw", "output")}
+    found = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    if len(found) < len(tensors):
         return Refusal("its heads and sequences cannot be separated")
     heads = found["raw"].shape[1]
     return found | {name: found[name].expand(-1, heads, -1, -1) for name in "qkv"}

@@ -20,9 +20,10 @@ from torch import Tensor
 from hessianlens.derivatives.difference import random_like
 from hessianlens.errors import Refusal
 from hessianlens.memory import SAFE_SHARE, available_bytes
+from hessianlens.network.base.operands import is_curved
 from hessianlens.network.base.recognition import Grouping, groupings
 from hessianlens.network.base.uses import Kind, Use
-from hessianlens.network.routes.last_attention.smooth import SmoothSource, is_curved, smooth_operand
+from hessianlens.network.routes.last_attention.smooth import SmoothSource, smooth_operand
 from hessianlens.sizes import readable
 
 CHANGED = Refusal("the output of its heads is changed before its output projection")

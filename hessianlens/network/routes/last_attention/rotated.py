@@ -11,8 +11,7 @@ from torch import Tensor
 from hessianlens.attention.layer import FactoredValueAttention
 from hessianlens.attention.rotary import RotaryAttention
 from hessianlens.errors import Refusal
-from hessianlens.network.base.recognition import close
-from hessianlens.network.routes.last_attention.operands import (
+from hessianlens.network.base.operands import (
     Operand,
     RotatedFactor,
     ScoreRule,
@@ -20,6 +19,7 @@ from hessianlens.network.routes.last_attention.operands import (
     plain,
     rotated_factor,
 )
+from hessianlens.network.base.recognition import close
 from hessianlens.network.routes.last_attention.site import AttentionSite, HeadProjection, heads_of, with_ones
 from hessianlens.network.routes.last_attention.surroundings import ROLES, AttentionSurroundings, score_options
 

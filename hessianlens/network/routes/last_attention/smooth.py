@@ -23,15 +23,16 @@ from hessianlens.attention.sides import FactorLink, InputCurvature
 from hessianlens.derivatives.difference import random_like
 from hessianlens.errors import Refusal
 from hessianlens.memory import SAFE_SHARE, available_bytes
-from hessianlens.network.base.recognition import Grouping
-from hessianlens.network.routes.last_attention.operands import (
+from hessianlens.network.base.operands import (
     NO_SOURCE,
     Operand,
     features_by_head,
     grouping_of,
+    is_curved,
     refuse_positions,
     vjp_by_position,
 )
+from hessianlens.network.base.recognition import Grouping
 from hessianlens.sizes import readable
 
 
@@ -242,15 +243,3 @@ def depends_on(taken: Tensor, sources: Sequence[SmoothSource | Operand], leaves:
         slope is not None and bool(slope[..., source.features.flatten().to(slope.device)].any())
         for source, slope in zip(sources, slopes, strict=True)
     )
-
-
-def is_curved(taken: Tensor, leaves: Sequence[Tensor]) -> bool:
-    """Whether some second derivative is not zero."""
-    with torch.enable_grad():
-        slopes = torch.autograd.grad(taken, leaves, random_like(taken), create_graph=True, retain_graph=True)
-    bent = [slope for slope in slopes if slope.requires_grad]
-    if not bent:
-        return False
-    drawn = [random_like(slope) for slope in bent]
-    found = torch.autograd.grad(bent, leaves, drawn, retain_graph=True, allow_unused=True)
-    return any(each is not None and bool(each.any()) for each in found)

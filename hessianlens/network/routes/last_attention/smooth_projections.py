@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from hessianlens.errors import Refusal
+from hessianlens.network.base.operands import Operand, ScoreRule, plain, sites_before
 from hessianlens.network.base.uses import Kind
-from hessianlens.network.routes.last_attention.operands import Operand, ScoreRule, plain, sites_before
 from hessianlens.network.routes.last_attention.output_map import OutputProjection
 from hessianlens.network.routes.last_attention.site import AttentionSite, HeadProjection
 from hessianlens.network.routes.last_attention.smooth import (

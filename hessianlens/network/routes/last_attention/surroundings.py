@@ -17,12 +17,12 @@ from hessianlens.derivatives.graph import steps_of
 from hessianlens.errors import Refusal
 from hessianlens.network.base.attention_calls import AttentionCall
 from hessianlens.network.base.hooks import Hooks
+from hessianlens.network.base.operands import Operand, ScoreRule, is_curved, operand_of, source_of
 from hessianlens.network.base.recognition import Grouping, groupings
 from hessianlens.network.base.uses import Kind, Use
-from hessianlens.network.routes.last_attention.operands import Operand, ScoreRule, operand_of, source_of
 from hessianlens.network.routes.last_attention.output_map import CHANGED, OutputProjection, depends, projection_behind
 from hessianlens.network.routes.last_attention.site import AttentionSite, HeadProjection, with_ones
-from hessianlens.network.routes.last_attention.smooth import SmoothSource, is_curved
+from hessianlens.network.routes.last_attention.smooth import SmoothSource
 from hessianlens.problems import Problem
 
 ROLES = {"q": "its queries", "k": "its keys", "v": "its values"}
@@ -79,14 +79,6 @@ class AttentionSurroundings:
     sequences: int
     others: Sequence[tuple[Tensor, ...]]
     linked: Container[int] = ()
-
-    def by_head(self, tensor: Tensor) -> Tensor | None:
-        """``[sequence, head, position, e]``, from a tensor in which sequences and heads may be one axis."""
-        if tensor.ndim == 4 and tensor.shape[0] == self.sequences:
-            return tensor
-        if tensor.ndim == 3 and tensor.shape[0] % self.sequences == 0:
-            return tensor.unflatten(0, (self.sequences, -1))
-        return None
 
     def values(self, use: Use) -> Tensor:
         """The parameter of a use."""

@@ -15,6 +15,7 @@ from hessianlens.derivatives.difference import random_like
 from hessianlens.network.base.hooks import Hooks
 from hessianlens.network.base.recognition import Grouping, close, couples_no_groups
 from hessianlens.network.base.uses import Kind, ParameterUses, Piece, Use
+from hessianlens.network.routes.linear_map.curvature_parts import Parts
 from hessianlens.network.routes.linear_map.readout import Readout, readout_of
 from hessianlens.problems import Batch, Problem
 
@@ -82,11 +83,11 @@ class HookedBatch:
         ggn, functional = ({row: found[str(row)].reshape(self.positions(row), -1) for row in rows} for found in parts)
         return {row: (ggn[row], functional[row]) for row in rows}
 
-    def agrees(self, site: int, parts: Sequence[Tensor]) -> bool:
-        """Whether matrices ``[position, feature, feature]`` are the two parts of the curvature, by a product."""
+    def agrees(self, site: int, parts: Parts) -> bool:
+        """Whether these are the two parts of the curvature at a site, by a product."""
         u = random_like(self.slope(site))
         found = self.products(site, u, site)
-        return all(close((C @ u[..., None])[..., 0], v) for C, v in zip(parts, found, strict=True))
+        return all(close(own, v) for own, v in zip(parts.matvec(u), found, strict=True))
 
     def tangents(self, site: int, features: Tensor, grouping: Grouping) -> Iterator[tuple[int, int, Tensor]]:
         """Member and place among the features, with a one there in every group at once."""

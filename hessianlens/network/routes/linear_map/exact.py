@@ -24,8 +24,9 @@ from torch import Tensor
 from hessianlens.errors import Refusal
 from hessianlens.network.base.question import Norms, probe_vectors
 from hessianlens.network.base.uses import Piece
-from hessianlens.network.routes.linear_map.backpropagation import Curvatures
+from hessianlens.network.routes.linear_map.backpropagated import BackpropagatedCurvature
 from hessianlens.network.routes.linear_map.batch_graph import Graphs, SiteCurvature
+from hessianlens.network.routes.linear_map.curvatures import Curvatures
 from hessianlens.network.routes.linear_map.norms import (
     RowPanel,
     downstream_elementwise,
@@ -55,9 +56,10 @@ class LinearMaps:
 
     def __init__(self, problem: Problem) -> None:
         self.problem, self.graphs = problem, Graphs(problem)
-        self.planner = LinearMapPlanner(problem, self.graphs)
+        backpropagated = BackpropagatedCurvature(problem, self.graphs)
+        self.planner = LinearMapPlanner(problem, self.graphs, backpropagated)
         self.tick: Callable[[], None] = _nothing
-        self._curvatures = Curvatures(problem, self.graphs, lambda: self.planner.last_site, lambda: self.tick())
+        self._curvatures = Curvatures(self.graphs, backpropagated, lambda: self.planner.last_site, lambda: self.tick())
         self._norms: dict[tuple[str, str], tuple[float, Tensor]] = {}
 
     def plan(self, row: Block, column: Block, most_products: float) -> LinearMapPlan | Refusal:

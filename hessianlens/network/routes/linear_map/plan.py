@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,9 +11,11 @@ import torch
 from torch import Tensor
 
 from hessianlens.errors import InputError, Refusal
+from hessianlens.network.base import thresholds
 from hessianlens.network.base.dry_run import sequences_of
 from hessianlens.network.base.recognition import Grouping, groupings
 from hessianlens.network.base.uses import Kind, OtherOrder, ParameterUses, Piece, Use, piece_of
+from hessianlens.network.routes.linear_map.backpropagated import BackpropagatedCurvature
 from hessianlens.network.routes.linear_map.batch_graph import Graphs, grouping_of, record_uses
 from hessianlens.network.routes.linear_map.norms import streamed_bytes
 from hessianlens.problems import Block, Problem, layer_of
@@ -37,6 +40,8 @@ class LinearMapPlan:
         held_bytes: What it holds.
         turned: Whether rows and columns are exchanged in the end: here the rows come first in the network.
         reads_out: Whether the columns are those of the network's last map, whose curvature the loss alone determines.
+        backpropagated: Whether the curvature comes from the end of the network, step by step; `products` is then how
+            many HVPs would be as much work.
     """
 
     row: tuple[Piece, ...]
@@ -46,6 +51,7 @@ class LinearMapPlan:
     held_bytes: int
     turned: bool = False
     reads_out: bool = False
+    backpropagated: bool = False
 
     @property
     def row_reads_out(self) -> bool:
@@ -92,6 +98,9 @@ class LinearMapPlan:
         alone = "the loss couples no two positions of its output"
         how = alone if together == 1 else f"{which} are taken together"
         entry = "by look-up, a linear map of one-hot vectors" if looked_up(self.row) else "through a linear map"
+        if self.backpropagated:
+            work = f"its curvature is backpropagated from the loss, as much work as {self.products} HVPs"
+            return f"it enters {entry}, and {how}; {work}"
         return f"it enters {entry}, and {how}; {self.products} HVPs"
 
 
@@ -116,10 +125,11 @@ class LinearMapPlanner:
     Args:
         problem: From `hessianlens.problem`.
         graphs: Its graphs.
+        backpropagated: Its curvature from the end of the network, and what that costs.
     """
 
-    def __init__(self, problem: Problem, graphs: Graphs) -> None:
-        self.problem, self._graphs = problem, graphs
+    def __init__(self, problem: Problem, graphs: Graphs, backpropagated: BackpropagatedCurvature) -> None:
+        self.problem, self._graphs, self._backpropagated = problem, graphs, backpropagated
         self._plans: dict[tuple[str, str], LinearMapPlan | Refusal] = {}
         self._groupings: dict[tuple[object, ...], tuple[Grouping, Grouping] | None] = {}
 
@@ -182,6 +192,7 @@ class LinearMapPlanner:
         self, rows: list[Piece], columns: list[Piece], most_products: float, reads_out: bool = False
     ) -> LinearMapPlan | Refusal:
         chosen: list[tuple[Grouping, Grouping]] = []
+        backwards: list[float] = []
         for number, (first, second) in enumerate(zip(rows, columns, strict=True)):
             sequences = max(1, sequences_of(self.problem.data[number]))
             options = [list(groupings(piece.use.outputs, sequences)) for piece in (first, second)]
@@ -189,22 +200,36 @@ class LinearMapPlanner:
                 options = [_with_whole_batch(found) for found in options]
             if not self._may_act_alone(rows) or not self._may_act_alone(columns):
                 options = [[one for one in side if one.members > 1 or one.groups == sequences] for side in options]
-            affordable = [one for one in options[0] if one.members * len(first.features) <= most_products]
+            same = first.use.site == second.use.site
+            other = self._hvps_backwards(number, first, options[0]) if same and not reads_out else math.inf
+            affordable = [one for one in options[0] if _hvps(one, first, other) <= most_products]
             if not options[0]:
                 return Refusal("its output does not split into the sequences of a batch")
             if not affordable:
-                return too_many_hvps(min(g.members for g in options[0]) * len(first.features), most_products)
+                return too_many_hvps(min(_hvps(g, first, other) for g in options[0]), most_products)
             found = self._grouping(number, (first, second), affordable, options[1])
             if found is None:
                 if len(affordable) < len(options[0]):
-                    return too_many_hvps(options[0][-1].members * len(first.features), most_products)
+                    return too_many_hvps(_hvps(options[0][-1], first, other), most_products)
                 if all(one.groups != sequences for one in options[0]):
                     return Refusal("the loss couples the rows of its output, which are not the sequences of a batch")
                 return Refusal("the loss couples its outputs across the sequences of a batch")
             chosen.append(found)
-        products = max(g.members * len(p.features) for (g, _), p in zip(chosen, rows, strict=True))
+            backwards.append(other)
+        steps = list(zip(chosen, rows, backwards, strict=True))
+        products = max(_hvps(group, piece, other) for (group, _), piece, other in steps)
+        backpropagated = any(_hvps(group, piece, other) < _hvps(group, piece) for (group, _), piece, other in steps)
         held = self._bytes(rows, columns, chosen, reads_out)
-        return LinearMapPlan(tuple(rows), tuple(columns), tuple(chosen), products, held)
+        whole = tuple(rows), tuple(columns), tuple(chosen)
+        return LinearMapPlan(*whole, math.ceil(products), held, backpropagated=backpropagated)
+
+    def _hvps_backwards(self, number: int, piece: Piece, options: Sequence[Grouping]) -> float:
+        """What the curvature at a map costs from the end of the network; it is asked for where HVPs are many."""
+        coupled = [one for one in options if one.members > 1]
+        if not coupled or _hvps(coupled[-1], piece) < thresholds.BACKPROPAGATION_MIN_HVPS:
+            return math.inf
+        found = self._backpropagated.hvps(number, piece.use)
+        return math.inf if found is None else found
 
     def _grouping(
         self, number: int, pieces: tuple[Piece, Piece], rows: list[Grouping], columns: list[Grouping]
@@ -304,6 +329,12 @@ class LinearMapPlanner:
     def last_site(self) -> int:
         """The last map of the network."""
         return max((use.site for use in self.records[0].uses if use.kind in (Kind.IN_OUT, Kind.OUT_IN)), default=-1)
+
+
+def _hvps(grouping: Grouping, piece: Piece, backwards: float = math.inf) -> float:
+    """HVPs for the curvature at a map, or as much work; coupled positions may be had from the end of the network."""
+    by_products = grouping.members * len(piece.features)
+    return by_products if grouping.members == 1 else min(by_products, backwards)
 
 
 def _comes_later(row: Piece, column: Piece) -> bool:

@@ -33,6 +33,8 @@ _MIN_WORDS_PER_FEATURE = 16
 """Words to a feature of y from which the quadratic form, which is read from memory, is cheaper than the vocabulary."""
 _LARGEST_BYTES = 2**28
 """Room for C."""
+_MOST_OUTPUTS = 256
+"""Outputs of a position up to which the second derivative of any loss is formed there."""
 _CANCELLED = 1e-6
 """Share of its terms below which a sum has lost too many digits."""
 _UNITS = 256
@@ -60,6 +62,16 @@ class Readout:
     chances: Tensor
     weights: Tensor
     slope: Tensor
+
+    @property
+    def positions(self) -> int:
+        """How many there are."""
+        return len(self.at)
+
+    @property
+    def width(self) -> int:
+        """Features of y."""
+        return self.at.shape[1]
 
     @property
     def pays(self) -> bool:
@@ -110,6 +122,38 @@ class Readout:
         if use.kind is Kind.SHIFT:
             return use.parameter == self.shift and use.site >= self.use.site
         return (use.parameter, use.site) == (self.use.parameter, self.use.site)
+
+
+@dataclass(frozen=True, eq=False)
+class OutputCurvature:
+    """Any other loss at the outputs of a network, of which it couples no two positions.
+
+    Attributes:
+        hessian: Its second derivative, ``[position, output, output]``.
+        gradient: Its gradient, ``[position, output]``.
+    """
+
+    hessian: Tensor
+    gradient: Tensor
+    use = None
+
+    @property
+    def positions(self) -> int:
+        """How many there are."""
+        return len(self.gradient)
+
+    @property
+    def width(self) -> int:
+        """Outputs of a position."""
+        return self.gradient.shape[1]
+
+    def curvature_at(self, chosen: slice) -> Tensor:
+        """The second derivative at some positions."""
+        return self.hessian[chosen]
+
+
+LossCurvature = Readout | OutputCurvature
+"""Where a curvature that is backpropagated begins."""
 
 
 class _Quadratic(torch.autograd.Function):
@@ -189,6 +233,42 @@ def readout_of(problem: Problem, batch: Batch) -> Readout | None:
     weights, slope = found
     shift = downstream[0].parameter if len(downstream) == 1 else None
     return Readout(use, shift, weight, y, chances, weights, slope)
+
+
+def output_curvature_of(problem: Problem, batch: Batch) -> OutputCurvature | None:
+    """The loss at the outputs of a network; None where it couples positions, or where outputs are many.
+
+    Args:
+        problem: From `hessianlens.problem`.
+        batch: One batch of it.
+    """
+    with problem.scope(), torch.no_grad():
+        outputs = problem.forward(problem.params, batch)
+    if not isinstance(outputs, Tensor) or outputs.ndim < 2 or outputs.shape[-1] > _MOST_OUTPUTS:
+        return None
+    with problem.scope(), torch.enable_grad():
+        point = outputs.detach().requires_grad_()
+        value = problem.loss(point, batch)
+        if not value.requires_grad or once_only(value):  # who asks for a block gets the reason
+            return None
+        (slope,) = torch.autograd.grad(value, point, create_graph=True)
+
+        def turned(tangent: Tensor) -> Tensor:
+            if not slope.requires_grad:
+                return torch.zeros_like(tangent)
+            found = torch.autograd.grad(slope, point, tangent, retain_graph=True, allow_unused=True)[0]
+            return torch.zeros_like(tangent) if found is None else found
+
+        columns = []
+        for k in range(outputs.shape[-1]):
+            tangent = torch.zeros_like(point)
+            tangent[..., k] = 1
+            columns.append(turned(tangent).flatten(0, -2))
+        hessian, u = torch.stack(columns, -1), random_like(point)
+        together = turned(u).flatten(0, -2)
+    if not close((hessian @ u.flatten(0, -2)[..., None])[..., 0], together):
+        return None
+    return OutputCurvature(hessian, slope.detach().flatten(0, -2))
 
 
 def _loss_weights(problem: Problem, batch: Batch, outputs: Tensor, chances: Tensor) -> tuple[Tensor, Tensor] | None:

@@ -6,7 +6,7 @@ some maps before it, its sources. Two forms are known again by random derivative
     entry by entry   a_k = f(z_k, z'_k, ...)             a sum with the stream, an activation, a gate
     norm             a = P t / sigma(t),  t = z + z' + ...   with P the identity, or what takes the mean away
 
-Anything else, attention above all, has no step here, and is left to products.
+Attention has a step of its own. Anything else is left to HVPs.
 """
 
 from __future__ import annotations
@@ -19,9 +19,13 @@ import torch
 from torch import Tensor
 
 from hessianlens.derivatives.difference import random_like
+from hessianlens.errors import Refusal
+from hessianlens.network.base.every_attention import EveryAttention, RecordedAttention
 from hessianlens.network.base.hooks import Hooks
-from hessianlens.network.base.recognition import close, entrywise_slope
+from hessianlens.network.base.operands import is_curved, operand_of
+from hessianlens.network.base.recognition import Grouping, close, entrywise_slope
 from hessianlens.network.base.uses import Kind, Use
+from hessianlens.network.routes.linear_map.attention_step import AttentionStep, HeadFeatures
 from hessianlens.problems import Batch, Problem
 
 
@@ -34,11 +38,11 @@ class EntryByEntry:
         second: d^2 f / dz dz' of pairs of sources that have any, the same.
     """
 
-    first: dict[int, Tensor | None]
-    second: dict[tuple[int, int], Tensor]
+    first: dict[float, Tensor | None]
+    second: dict[tuple[float, float], Tensor]
 
     @property
-    def sources(self) -> tuple[int, ...]:
+    def sources(self) -> tuple[float, ...]:
         """Sites of z, z', ..."""
         return tuple(self.first)
 
@@ -54,7 +58,7 @@ class Norm:
         centred: Whether P takes the mean away.
     """
 
-    sources: tuple[int, ...]
+    sources: tuple[float, ...]
     outputs: Tensor
     scale: Tensor
     centred: bool
@@ -110,61 +114,110 @@ class MapStep:
         """Whether it scales its inputs one by one."""
         return self.weight.ndim == 1
 
+    @property
+    def width(self) -> int:
+        """Features that it puts out."""
+        return self.weight.shape[-1]
+
+
+Step = MapStep | AttentionStep
+
 
 @dataclass(frozen=True, eq=False)
 class FollowingSteps:
-    """All that follows a site, as far as the inputs of the network's last map.
+    """All that follows a site, as far as the inputs of the network's last map, or its outputs.
 
     Attributes:
         site: The site.
         by_site: The steps.
-        last: How the inputs of the last map follow from their sources.
+        last: How the inputs of the last map, or the outputs, follow from their sources.
         shifted: The map behind which a bias is added by itself, by the parameter of the bias.
     """
 
     site: int
-    by_site: dict[int, MapStep]
+    by_site: dict[float, Step]
     last: Form
     shifted: dict[str, int]
 
+    @property
+    def length(self) -> int:
+        """Positions of a sequence that some attention couples; 0 where there is none."""
+        return next((step.length for step in self.by_site.values() if isinstance(step, AttentionStep)), 0)
 
-def downstream_steps(problem: Problem, batch: Batch, first: Use, last: Use) -> FollowingSteps | None:
-    """What follows a map; None where something of it has no simple form.
+
+def downstream_steps(problem: Problem, batch: Batch, first: Use, last: Use | None) -> FollowingSteps | None:
+    """What follows a map or a table; None where something of it has no simple form.
 
     Args:
         problem: From `hessianlens.problem`.
         batch: One batch of it.
-        first: The map, or a bias that is added behind one by itself.
-        last: The network's last map.
+        first: The map, the table, or a bias that is added behind a map by itself.
+        last: The network's last map, where the curvature is known at its inputs; None where it is at the outputs.
     """
-    with problem.scope(), torch.enable_grad(), Hooks(problem.params, cut=True) as hooks:
-        problem.forward(problem.params, batch)
+    tables = {first.site} if first.kind is Kind.LOOK_UP else ()
+    hooks = Hooks(problem.params, cut=True, cut_tables=tables)
+    with problem.scope(), torch.enable_grad(), hooks, EveryAttention(problem, batch, hooks) as every:
+        outputs = problem.forward(problem.params, batch)
     shifted = {parameter: site for site, parameter in hooks.shifts.items()}
     site = shifted.get(first.parameter, first.site)
     if site not in hooks.leaves:
         return None
-    reached: dict[int, Tensor] = {site: hooks.leaves[site]}
-    found: dict[int, MapStep] = {}
-    uses = [use for use in hooks.record.uses if use.inputs is not None and site < use.site <= last.site]
-    for use in uses:
-        assert use.inputs is not None
-        sources = _sources(use.inputs, reached)
+    reached: dict[float, Tensor] = {site: hooks.leaves[site]}
+    found: dict[float, Step] = {}
+    uses = [use for use in hooks.record.uses if use.inputs is not None and site < use.site]
+    seen = [one for one in every.found if site < one.site]
+    if len({one.site for one in seen}) < len(seen) or any(site < place for place in every.refused):
+        return None
+    for node in sorted([*uses, *seen], key=lambda one: one.site):
+        if isinstance(node, RecordedAttention):
+            step = _attention_step(node, reached)
+            if step is None:
+                return None
+            if step.operands:
+                found[node.site], reached[node.site] = step, node.leaf
+            continue
+        if last is not None and node.site > last.site:
+            continue
+        assert node.inputs is not None
+        sources = _sources(node.inputs, reached)
         if not sources:
             continue
-        form = _form(use.inputs, sources)
-        if form is None or len([one for one in uses if one.site == use.site]) > 1:
+        form = _form(node.inputs, sources)
+        if form is None or len([one for one in uses if one.site == node.site]) > 1:
             return None
-        if use.site == last.site:
+        if last is not None and node.site == last.site:
             return FollowingSteps(site, found, form, shifted)
-        weight = _weight(problem, hooks, use)
+        weight = _weight(problem, hooks, node)
         if weight is None:
             return None
-        found[use.site] = MapStep(use.site, weight, form, id(use.inputs))
-        reached[use.site] = hooks.leaves[use.site]
-    return None
+        found[node.site] = MapStep(node.site, weight, form, id(node.inputs))
+        reached[node.site] = hooks.leaves[node.site]
+    sources = {} if last is not None else _sources(outputs, reached)
+    form = _form(outputs, sources) if sources else None
+    return None if form is None else FollowingSteps(site, found, form, shifted)
 
 
-def _sources(value: Tensor, leaves: Mapping[int, Tensor]) -> dict[int, Tensor]:
+def _attention_step(seen: RecordedAttention, reached: Mapping[float, Tensor]) -> AttentionStep | None:
+    """An attention as a step; None where its queries, keys or values are made in other ways."""
+    sequences, _, length, _ = seen.q.shape
+    operands: dict[str, HeadFeatures] = {}
+    for name in "qkv":
+        taken = getattr(seen, name)
+        sources = _sources(taken, reached)
+        if not sources:
+            continue
+        taken = taken[:, :, :length]  # a sink is made of nothing
+        ((site, leaf), *others) = sources.items()
+        if others or taken.shape[2] < length or is_curved(taken, [leaf]):
+            return None
+        operand = operand_of(taken, site, leaf)
+        if isinstance(operand, Refusal) or operand.grouping != Grouping(sequences, length):
+            return None
+        operands[name] = HeadFeatures.of(operand, leaf.shape[-1])
+    return AttentionStep(seen.site, seen.detached(), operands)
+
+
+def _sources(value: Tensor, leaves: Mapping[float, Tensor]) -> dict[float, Tensor]:
     if not value.requires_grad:
         return {}
     found = torch.autograd.grad(
@@ -185,14 +238,14 @@ def _weight(problem: Problem, hooks: Hooks, use: Use) -> Tensor | None:
     return next((gain for gain in (matrix, 1 + matrix) if close(inputs * gain + shift, outputs)), None)
 
 
-def _form(value: Tensor, sources: Mapping[int, Tensor]) -> Form | None:
+def _form(value: Tensor, sources: Mapping[float, Tensor]) -> Form | None:
     if any(leaf.numel() != value.numel() or leaf.shape[-1] != value.shape[-1] for leaf in sources.values()):
         return None
     return _entry_by_entry(value, sources) or _norm(value, sources)
 
 
-def _entry_by_entry(value: Tensor, sources: Mapping[int, Tensor]) -> EntryByEntry | None:
-    slopes: dict[int, Tensor] = {}
+def _entry_by_entry(value: Tensor, sources: Mapping[float, Tensor]) -> EntryByEntry | None:
+    slopes: dict[float, Tensor] = {}
     for site, leaf in sources.items():
         slope = entrywise_slope(value, leaf, graph=True)
         if slope is None:
@@ -210,7 +263,7 @@ def _entry_by_entry(value: Tensor, sources: Mapping[int, Tensor]) -> EntryByEntr
     return EntryByEntry({site: None if bool((slope == 1).all()) else slope for site, slope in first.items()}, second)
 
 
-def _norm(value: Tensor, sources: Mapping[int, Tensor]) -> Norm | None:
+def _norm(value: Tensor, sources: Mapping[float, Tensor]) -> Norm | None:
     leaves, drawn = list(sources.values()), random_like(value)
     vjp = torch.autograd.grad(value, leaves, drawn, retain_graph=True, create_graph=True)
     flat = [one.flatten(0, -2) for one in vjp]

@@ -42,6 +42,15 @@ class Operand:
     maps: Tensor
 
 
+def by_head(tensor: Tensor, sequences: int) -> Tensor | None:
+    """``[sequence, head, position, e]``, from a tensor in which sequences and heads may be one axis."""
+    if tensor.ndim == 4 and tensor.shape[0] == sequences:
+        return tensor
+    if tensor.ndim == 3 and tensor.shape[0] % sequences == 0:
+        return tensor.unflatten(0, (sequences, -1))
+    return None
+
+
 def source_of(taken: Tensor, leaves: Mapping[int, Tensor]) -> int | Refusal:
     """The site of the map that an operand of the attention comes from; a refusal where there is none.
 
@@ -88,6 +97,18 @@ def operand_of(taken: Tensor, site: int, leaf: Tensor) -> Operand | Refusal:
         return refuse_positions(taken, leaf)
     maps = _maps(taken, leaf, pieces[0])
     return Operand(site, pieces, heads, grouping, maps)
+
+
+def is_curved(taken: Tensor, leaves: Sequence[Tensor]) -> bool:
+    """Whether some second derivative is not zero."""
+    with torch.enable_grad():
+        slopes = torch.autograd.grad(taken, leaves, random_like(taken), create_graph=True, retain_graph=True)
+    bent = [slope for slope in slopes if slope.requires_grad]
+    if not bent:
+        return False
+    drawn = [random_like(slope) for slope in bent]
+    found = torch.autograd.grad(bent, leaves, drawn, retain_graph=True, allow_unused=True)
+    return any(each is not None and bool(each.any()) for each in found)
 
 
 def vjp_by_position(taken: Tensor, leaf: Tensor, cotangent: Tensor) -> Tensor:

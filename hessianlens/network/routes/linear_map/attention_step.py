@@ -1,0 +1,207 @@
+"""One attention on the way of a backpropagated curvature: from what its heads put out to the maps in front of it.
+
+Queries, keys and values of a head are some features of what a map puts out, perhaps turned by position. Behind the last
+attention of a network no two positions are coupled, and the Gauss-Newton part in front of it is a closed form; where
+positions are coupled already, cotangents of all of them go through, from the left and from the right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hessianlens.layer.attention_core import AttentionCore
+from hessianlens.network.base.every_attention import RecordedAttention
+from hessianlens.network.base.operands import Operand, plain
+from hessianlens.network.routes.linear_map.curvature_parts import Parts
+
+
+@dataclass(frozen=True, eq=False)
+class HeadFeatures:
+    """Queries, keys or values, seen from the map that they come from.
+
+    Attributes:
+        site: The map.
+        width: Features that it puts out.
+        features: Those of every head, ``[head, e]``.
+        factor: What they are multiplied with.
+        turns: What they are turned with beside, ``[sequence, position, e, feature]``; None where they are not.
+    """
+
+    site: float
+    width: int
+    features: Tensor
+    factor: float = 1.0
+    turns: Tensor | None = None
+
+    @classmethod
+    def of(cls, operand: Operand, width: int) -> HeadFeatures:
+        """From what was found of an operand; a factor where it is no more."""
+        simple, of_heads = plain(operand.maps), torch.tensor(operand.heads, device=operand.features.device)
+        if simple is None:
+            return cls(operand.site, width, operand.features[of_heads], 1.0, operand.grouping.arrange(operand.maps))
+        features = operand.features[:, simple.order.to(operand.features.device)]
+        return cls(operand.site, width, features[of_heads], float(simple.cos[0, 0]))
+
+    def turned(self, by_head: Tensor, chosen: slice) -> Tensor:
+        """Cotangents ``[sequence, head, position, e, x]`` in front of factor and turn."""
+        if self.turns is not None:
+            return self.turns[chosen, None].mT @ by_head
+        return by_head if self.factor == 1 else self.factor * by_head
+
+    def at_map(self, by_head: Tensor, chosen: slice) -> Tensor:
+        """Cotangents of all heads at what the map puts out, ``[position, feature, x]``."""
+        given = self.turned(by_head, chosen).transpose(1, 2).flatten(2, 3)
+        found = given.new_zeros(*given.shape[:2], self.width, given.shape[3])
+        return found.index_add_(2, self.features.flatten().to(given.device), given).flatten(0, 1)
+
+    def multiply_adds(self, cotangents: int) -> int:
+        """Those of a turn, for one position."""
+        return 0 if self.turns is None else self.features.numel() * self.features.shape[1] * cotangents
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionStep:
+    """One attention, and where its queries, keys and values come from.
+
+    Attributes:
+        site: Its place among the maps.
+        seen: The attention.
+        operands: Those of "q", "k" and "v" that depend on what the curvature is asked for at.
+    """
+
+    site: float
+    seen: RecordedAttention
+    operands: Mapping[str, HeadFeatures]
+
+    @property
+    def sources(self) -> tuple[float, ...]:
+        """Sites of the maps in front of it."""
+        return tuple(dict.fromkeys(one.site for one in self.operands.values()))
+
+    @property
+    def length(self) -> int:
+        """Positions of a sequence."""
+        return self.seen.q.shape[2]
+
+    @property
+    def heads(self) -> int:
+        """How many there are."""
+        return self.seen.q.shape[1]
+
+    @property
+    def width(self) -> int:
+        """Features that all heads put out."""
+        return self.heads * self.seen.v.shape[-1]
+
+    def vjp(self, cotangents: Tensor, chosen: slice) -> dict[float, Tensor]:
+        """Cotangents of what the heads put out side by side, ``[position, feature, x]``, at the maps in front.
+
+        Args:
+            cotangents: Those at some sequences.
+            chosen: The sequences.
+        """
+        by_head = cotangents.unflatten(1, (self.heads, -1)).unflatten(0, (-1, self.length)).transpose(1, 2)
+        found = self._core(chosen).vjp(by_head.flatten(0, 1))
+        total: dict[float, Tensor] = {}
+        for name, own in self.operands.items():
+            at_map = own.at_map(found[name][:, : self.length].unflatten(0, (-1, self.heads)), chosen)
+            total[own.site] = total[own.site] + at_map if own.site in total else at_map
+        return total
+
+    def curvature(self, own: Parts, gradient: Tensor, chosen: slice) -> dict[tuple[float, float], Parts]:
+        """Both parts between the maps in front, the later one first, from those at what the heads put out.
+
+        Args:
+            own: The curvature there.
+            gradient: The gradient of the loss there, ``[position, feature]``.
+            chosen: The sequences.
+        """
+        functional = self._second_derivative(gradient, chosen)
+        through = self._both_sides if own.length else self._closed_form
+        if own.functional is not None:
+            for pair, part in through(own.functional, chosen).items():
+                functional[pair] += part
+        ggn = through(own.ggn, chosen)
+        return {pair: Parts(part, functional[pair], self.length) for pair, part in ggn.items()}
+
+    def _both_sides(self, coupled: Tensor, chosen: slice) -> dict[tuple[float, float], Tensor]:
+        """``J^T C J`` where C couples positions."""
+        found: dict[tuple[float, float], Tensor] = {}
+        for column, half in self.vjp(coupled, chosen).items():
+            for row, part in self.vjp(Parts(half, None, self.length).T.ggn, chosen).items():
+                if row >= column:
+                    found[row, column] = part
+        return found
+
+    def _closed_form(self, matrices: Tensor, chosen: slice) -> dict[tuple[float, float], Tensor]:
+        """``J^T C J`` where it does not: pairs of heads meet in C."""
+        total = self._room(matrices, chosen)
+        by_head = matrices.unflatten(2, (self.heads, -1)).unflatten(1, (self.heads, -1))
+        by_head = by_head.unflatten(0, (-1, self.length))
+        cores = [self._core(chosen, head) for head in range(self.heads)]
+        for one in range(self.heads):
+            for other in range(one, self.heads):
+                C = by_head[:, :, one, :, other]
+                for (a, b), found in cores[one].ggn(C, None if one == other else cores[other]):
+                    self._place(total, (a, one), (b, other), found, chosen)
+        return {pair: part.flatten(0, 1).flatten(2) for pair, part in total.items()}
+
+    def _second_derivative(self, gradient: Tensor, chosen: slice) -> dict[tuple[float, float], Tensor]:
+        """``d^2 (g . F)``, in which no two heads meet."""
+        total = self._room(gradient, chosen)
+        by_head = gradient.unflatten(1, (self.heads, -1)).unflatten(0, (-1, self.length)).transpose(1, 2)
+        for (a, b), found in self._core(chosen).second_derivative(by_head.flatten(0, 1)):
+            for head, one in enumerate(found.unflatten(0, (-1, self.heads)).unbind(1)):
+                self._place(total, (a, head), (b, head), one, chosen)
+        return {pair: part.flatten(0, 1).flatten(2) for pair, part in total.items()}
+
+    def _room(self, like: Tensor, chosen: slice) -> dict[tuple[float, float], Tensor]:
+        widths = {one.site: one.width for one in self.operands.values()}
+        sequences = len(self.seen.q[chosen])
+        pairs = [(p, q) for p in widths for q in widths if p >= q]
+        return {(p, q): like.new_zeros(sequences, self.length, widths[p], self.length, widths[q]) for p, q in pairs}
+
+    def _place(
+        self,
+        total: dict[tuple[float, float], Tensor],
+        row: tuple[str, int],
+        column: tuple[str, int],
+        matrix: Tensor,
+        chosen: slice,
+    ) -> None:
+        """Add a matrix between operands of two heads, and its mirror image, where their features lie."""
+        (a, one), (b, other) = row, column
+        if a not in self.operands or b not in self.operands:
+            return
+        first, second = self.operands[a], self.operands[b]
+        own = matrix[:, : self.length, :, : self.length]
+        own = first.turned(own.flatten(3)[:, None], chosen)[:, 0].unflatten(-1, own.shape[3:])
+        own = own.permute(0, 3, 4, 1, 2)
+        own = second.turned(own.flatten(3)[:, None], chosen)[:, 0].unflatten(-1, own.shape[3:])
+        rows, columns = first.features[one].to(own.device), second.features[other].to(own.device)
+        by_feature = own.permute(4, 2, 0, 3, 1)
+        if first.site >= second.site:
+            total[first.site, second.site].permute(2, 4, 0, 1, 3)[rows[:, None], columns] += by_feature
+        else:
+            mirrored = by_feature.permute(1, 0, 2, 4, 3)
+            total[second.site, first.site].permute(2, 4, 0, 1, 3)[columns[:, None], rows] += mirrored
+        if first.site == second.site and row != column:
+            mirrored = by_feature.permute(1, 0, 2, 4, 3)
+            total[first.site, second.site].permute(2, 4, 0, 1, 3)[columns[:, None], rows] += mirrored
+
+    def _core(self, chosen: slice, head: int | None = None) -> AttentionCore:
+        """All heads of some sequences, or one of them."""
+        seen = self.seen
+        tensors = (seen.k, seen.q, seen.v, seen.scores, seen.visible)
+        kept = [t[chosen].flatten(0, 1) if head is None else t[chosen, head] for t in tensors]
+        return AttentionCore(*kept, seen.activation, seen.scale)
+
+    def multiply_adds(self, cotangents: int) -> float:
+        """Those of cotangents of one sequence, roughly: four products, two of them of the values' width."""
+        e, f = self.seen.q.shape[-1], self.seen.v.shape[-1]
+        turns = sum(one.multiply_adds(cotangents) for one in self.operands.values())
+        return float(2 * self.heads * self.length**2 * (e + f) * cotangents + self.length * turns)

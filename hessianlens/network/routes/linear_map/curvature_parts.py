@@ -1,0 +1,97 @@
+"""Both parts of a curvature between two sites of a network: at every position, or between those of a sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hessianlens.layer.attention_core import each_alone
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """The Gauss-Newton part of a matrix by positions, and the rest, if any.
+
+    Where no two positions are coupled, a matrix at each of them, ``[position, feature, feature]``; else for every
+    position and feature those of the whole sequence side by side, ``[position, feature, position feature]``. What acts
+    on the first feature, position by position, is the same for both.
+
+    Attributes:
+        ggn: The Gauss-Newton part.
+        functional: The rest.
+        length: Positions of a sequence that are coupled; 0 where none are.
+    """
+
+    ggn: Tensor
+    functional: Tensor | None = None
+    length: int = 0
+
+    def __add__(self, other: Parts) -> Parts:
+        length = self.length or other.length
+        one, two = (self.coupled(length), other.coupled(length)) if length else (self, other)
+        given = [part for part in (one.functional, two.functional) if part is not None]
+        return Parts(one.ggn + two.ggn, given[0] + given[1] if len(given) == 2 else next(iter(given), None), length)
+
+    def plus(self, functional: Tensor) -> Parts:
+        """The same with something more in the functional part, which couples no positions."""
+        if not self.length:
+            own = functional if self.functional is None else self.functional + functional
+            return Parts(self.ggn, own)
+        own = torch.zeros_like(self.ggn) if self.functional is None else self.functional.clone()
+        by_sequence = own.view(-1, self.length, own.shape[1], self.length, functional.shape[2])
+        by_sequence.diagonal(dim1=1, dim2=3).add_(_sequences(functional, self.length).movedim(1, -1))
+        return Parts(self.ggn, own, self.length)
+
+    def coupled(self, length: int) -> Parts:
+        """The same in the form that couples positions."""
+        if self.length == length:
+            return self
+        return Parts(*self._each(lambda part: each_alone(_sequences(part, length)).flatten(0, 1).flatten(2)), length)
+
+    def uncoupled(self) -> Parts:
+        """Its matrices of a position with itself."""
+        if not self.length:
+            return self
+        return Parts(*self._each(lambda part: self.by_sequence(part).diagonal(0, 1, 3).movedim(-1, 1).flatten(0, 1)))
+
+    def by_sequence(self, part: Tensor) -> Tensor:
+        """A part as ``[sequence, position, feature, position, feature]``; only where positions are coupled."""
+        return part.unflatten(2, (self.length, -1)).unflatten(0, (-1, self.length))
+
+    @property
+    def T(self) -> Parts:
+        """Transposed."""
+        if not self.length:
+            return self.each(lambda part: part.mT)
+        return self.each(lambda part: self.by_sequence(part).permute(0, 3, 4, 1, 2).flatten(0, 1).flatten(2))
+
+    def left(self, factor: Tensor) -> Parts:
+        """``F A`` with F one matrix, or one a position."""
+        return self.each(lambda part: factor @ part)
+
+    def scaled(self, gains: Tensor | None) -> Parts:
+        """``diag(w) A`` with w one vector, or one a position; None stands for ones."""
+        return self if gains is None else self.each(lambda part: gains[..., None] * part)
+
+    def each(self, turn: Callable[[Tensor], Tensor]) -> Parts:
+        """The same done with both parts."""
+        return Parts(*self._each(turn), self.length)
+
+    def _each(self, turn: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor | None]:
+        return turn(self.ggn), None if self.functional is None else turn(self.functional)
+
+    def matvec(self, vector: Tensor) -> tuple[Tensor, Tensor]:
+        """Both parts times a vector, ``[position, feature]``."""
+        if self.length:
+            vector = _sequences(vector, self.length).flatten(1).repeat_interleave(self.length, 0)
+        ggn = (self.ggn @ vector[..., None])[..., 0]
+        if self.functional is None:
+            return ggn, torch.zeros_like(ggn)
+        return ggn, (self.functional @ vector[..., None])[..., 0]
+
+
+def _sequences(by_position: Tensor, length: int) -> Tensor:
+    return by_position.unflatten(0, (-1, length))
