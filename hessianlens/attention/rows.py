@@ -89,9 +89,7 @@ class RowMatrices:
 
     def apply(self, matrix: Float[Tensor, "#s n l p"]) -> Float[Tensor, "s i l p"]:
         """``R_i M_i``; a size-1 sequence or token axis of `matrix` serves all of them."""
-        parts = []
-        if self.diagonal is not None:
-            parts.append(self.diagonal[..., None] * matrix)
+        found: Tensor | None = None
         if self.left is not None and self.right is not None:
             shared = matrix.shape[1] == 1 and self.shape[1] > 1
             inner = (
@@ -99,11 +97,14 @@ class RowMatrices:
                 if shared
                 else self.right.transpose(-1, -2) @ matrix
             )
-            parts.append(self.left @ inner)
+            found = self.left @ inner
+        if self.diagonal is not None:
+            scales = self.diagonal[..., None]
+            found = scales * matrix if found is None else torch.addcmul(found, scales, matrix, out=_room_in(found))
         if self.dense is not None:
-            parts.append(self.dense @ matrix)
-        if parts:
-            return sum(parts[1:], parts[0])
+            found = self.dense @ matrix if found is None else found + self.dense @ matrix
+        if found is not None:
+            return found
         return matrix.new_zeros(self.shape[0], self.shape[1], self.shape[2], matrix.shape[-1])
 
     def apply_rows(self, vectors: Float[Tensor, "z s i l"]) -> Float[Tensor, "z s i l"]:
@@ -124,6 +125,11 @@ class RowMatrices:
         if sample is None:
             return torch.zeros(*self.shape, length)
         return self.apply(torch.eye(length, dtype=sample.dtype, device=sample.device)[None, None])
+
+
+def _room_in(tensor: Tensor) -> Tensor | None:
+    """A tensor to write into where autograd does not follow it."""
+    return None if tensor.requires_grad else tensor
 
 
 def quotient_rows(peak: Peak, slopes: Float[Tensor, "s i l"]) -> RowMatrices:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor, nn
 
 from hessianlens.attention.activations import Activation, Softmax
@@ -109,11 +110,13 @@ class EveryAttention(ExitStack):
         """In place of a module's `head_outputs`: any activation."""
         q, k, v = (module._mapped(name, X) for name in "QKV")
         q, k, v = (one if one.ndim == 4 else one[None] for one in (q, k, v))
-        scores = (q.detach() @ k.detach().mT) / module.scale
-        visible, _ = Masking(module.causal).resolve(1, q.shape[-2], q.dtype, q.device)
-        visible = visible.expand(scores.shape)
-        weights = module.activation.value(scores.flatten(0, 1), visible.flatten(0, 1)).reshape(scores.shape)
-        heads = self.add(weights @ v.detach(), (q, k, v), scores, visible, module.activation, 1 / module.scale)
+        with torch.no_grad():  # so that the attention is not seen once more at its operations
+            scores = q @ k.mT / module.scale
+            visible, _ = Masking(module.causal).resolve(1, q.shape[-2], q.dtype, q.device)
+            visible = visible.expand(scores.shape)
+            weights = module.activation.value(scores.flatten(0, 1), visible.flatten(0, 1)).reshape(scores.shape)
+            output = weights @ v
+        heads = self.add(output, (q, k, v), scores, visible, module.activation, 1 / module.scale)
         return heads.transpose(1, 2).flatten(2).reshape(*X.shape[:-1], -1)
 
 

@@ -16,3 +16,5 @@ CLOSED_FORM_MIN_MATVECS = 20
 """Matvecs, made or announced, from which on an operator asks whether its closed form multiplies faster."""
 BACKPROPAGATION_MIN_HVPS = 32
 """HVPs for the curvature between coupled positions from which on it is asked what backpropagating it would cost."""
+HVP_MULTIPLY_ADDS_PER_PARAMETER = 3e5
+"""Multiply-adds that would take as long as the calls of an HVP for one parameter, whatever its size."""

@@ -18,6 +18,9 @@ from hessianlens.network.base.every_attention import RecordedAttention
 from hessianlens.network.base.operands import Operand, plain
 from hessianlens.network.routes.linear_map.curvature_parts import Parts
 
+_NUMBER = 4
+"""Multiply-adds that would take as long as to read and write a number."""
+
 
 @dataclass(frozen=True, eq=False)
 class HeadFeatures:
@@ -104,13 +107,81 @@ class AttentionStep:
             cotangents: Those at some sequences.
             chosen: The sequences.
         """
-        by_head = cotangents.unflatten(1, (self.heads, -1)).unflatten(0, (-1, self.length)).transpose(1, 2)
-        found = self._core(chosen).vjp(by_head.flatten(0, 1))
+        found = self._at_operands(cotangents, chosen)
         total: dict[float, Tensor] = {}
         for name, own in self.operands.items():
-            at_map = own.at_map(found[name][:, : self.length].unflatten(0, (-1, self.heads)), chosen)
+            at_map = own.at_map(found[name], chosen)
             total[own.site] = total[own.site] + at_map if own.site in total else at_map
         return total
+
+    def left(self, parts: Parts, weights: Mapping[str, Tensor], chosen: slice) -> Parts:
+        """``J^T A`` at the inputs of the maps, which are the same for all of them.
+
+        Args:
+            parts: A, at some sequences; afterwards it couples positions.
+            weights: Of the maps, by operand: inputs by features of the heads.
+            chosen: The sequences.
+        """
+        core = self._core(chosen)
+        vjp = core.vjp if parts.length else core.vjp_by_position
+
+        def through(part: Tensor) -> Tensor:
+            by_head = part.unflatten(1, (self.heads, -1)).unflatten(0, (-1, self.length)).transpose(1, 2)
+            found = vjp(by_head.flatten(0, 1))
+            return self._at_inputs({name: one.flatten(3) for name, one in found.items()}, weights, chosen)
+
+        return Parts(*parts.both(through), self.length)
+
+    def vjp_to_inputs(self, cotangents: Tensor, weights: Mapping[str, Tensor], chosen: slice) -> Tensor:
+        """Cotangents at the inputs of the maps, ``[position, input, x]``."""
+        by_head = cotangents.unflatten(1, (self.heads, -1)).unflatten(0, (-1, self.length)).transpose(1, 2)
+        return self._at_inputs(self._core(chosen).vjp(by_head.flatten(0, 1)), weights, chosen)
+
+    def _at_inputs(self, by_operand: Mapping[str, Tensor], weights: Mapping[str, Tensor], chosen: slice) -> Tensor:
+        """From cotangents at queries, keys and values: all maps as one."""
+        sequences, count = len(self.seen.q[chosen]), by_operand["q"].shape[-1]
+        features = sum(weight.shape[1] for weight in weights.values())
+        given, start = by_operand["q"].new_empty(sequences, self.length, features, count), 0
+        for name, weight in weights.items():
+            own = by_operand[name][:, : self.length].unflatten(0, (-1, self.heads))
+            turned = self.operands[name].turned(own, chosen)
+            room = given[:, :, start : start + weight.shape[1]].unflatten(2, (self.heads, -1))
+            room.copy_(turned.transpose(1, 2))
+            start += weight.shape[1]
+        return (torch.cat(list(weights.values()), 1) @ given).flatten(0, 1)
+
+    def _at_operands(self, cotangents: Tensor, chosen: slice) -> dict[str, Tensor]:
+        """Cotangents at queries, keys and values, ``[sequence, head, position, e, x]``; none for a sink."""
+        by_head = cotangents.unflatten(1, (self.heads, -1)).unflatten(0, (-1, self.length)).transpose(1, 2)
+        found = self._core(chosen).vjp(by_head.flatten(0, 1))
+        return {name: one[:, : self.length].unflatten(0, (-1, self.heads)) for name, one in found.items()}
+
+    def second_derivative_at_inputs(self, gradient: Tensor, weights: Mapping[str, Tensor], chosen: slice) -> Tensor:
+        """``d^2 (g . F)`` by the inputs of the maps, ``[position, input, position input]``.
+
+        Args:
+            gradient: ``g``, ``[position, feature]``.
+            weights: Of the maps, by operand: inputs by features of the heads.
+            chosen: The sequences.
+        """
+        by_head = gradient.unflatten(1, (self.heads, -1)).unflatten(0, (-1, self.length)).transpose(1, 2)
+        width = next(iter(weights.values())).shape[0]
+        total = gradient.new_zeros(len(by_head), self.length, width, self.length, width)
+        for (a, b), found in self._core(chosen).second_derivative(by_head.flatten(0, 1)):
+            if a not in weights or b not in weights:
+                continue
+            own = found[:, : self.length, :, : self.length].unflatten(0, (-1, self.heads))
+            own = self.operands[a].turned(own.flatten(4), chosen).unflatten(-1, own.shape[4:])
+            own = own.permute(0, 1, 4, 5, 2, 3)
+            own = self.operands[b].turned(own.flatten(4), chosen)  # [s, h, j, f, (i e)]
+            right = weights[b].unflatten(1, (self.heads, -1)).transpose(0, 1)  # [h, d, f]
+            half = (right[:, None] @ own).unflatten(-1, (self.length, -1))  # [s, h, j, d, i, e]
+            half = half.permute(0, 4, 1, 5, 2, 3).flatten(4).flatten(2, 3)  # [s, i, (h e), (j d)]
+            mapped = (weights[a] @ half).unflatten(-1, (self.length, -1))
+            total += mapped
+            if a != b:
+                total += mapped.permute(0, 3, 4, 1, 2)
+        return total.flatten(0, 1).flatten(2)
 
     def curvature(self, own: Parts, gradient: Tensor, chosen: slice) -> dict[tuple[float, float], Parts]:
         """Both parts between the maps in front, the later one first, from those at what the heads put out.
@@ -201,7 +272,9 @@ class AttentionStep:
         return AttentionCore(*kept, seen.activation, seen.scale)
 
     def multiply_adds(self, cotangents: int) -> float:
-        """Those of cotangents of one sequence, roughly: four products, two of them of the values' width."""
+        """Those of cotangents of one sequence, with the numbers that are read and written beside them."""
         e, f = self.seen.q.shape[-1], self.seen.v.shape[-1]
         turns = sum(one.multiply_adds(cotangents) for one in self.operands.values())
-        return float(2 * self.heads * self.length**2 * (e + f) * cotangents + self.length * turns)
+        products = 2 * self.heads * self.length**2 * (e + f) * cotangents
+        numbers = self.heads * self.length * (4 * self.length + 6 * (e + f)) * cotangents
+        return float(products + _NUMBER * numbers + self.length * turns)

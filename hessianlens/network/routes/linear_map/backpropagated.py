@@ -63,8 +63,9 @@ class BackpropagatedCurvature:
         loss, steps = self.loss(number), self.steps(number, use)
         if loss is None or steps is None or not steps.length or (number, use.site) in self._refused:
             return None
-        one = thresholds.HVP_FORWARD_PASSES * forward_multiply_adds(self.problem)
-        return max(1.0, multiply_adds(loss, steps) * len(self.problem.data) / max(one, 1.0))
+        calls = thresholds.HVP_MULTIPLY_ADDS_PER_PARAMETER * len(self.problem.params)
+        one = thresholds.HVP_FORWARD_PASSES * forward_multiply_adds(self.problem) / len(self.problem.data) + calls
+        return max(1.0, multiply_adds(loss, steps) / one)
 
     def curvature(self, number: int, use: Use, agrees: Callable[[Parts], bool]) -> Parts | None:
         """The curvature at what a map puts out; None if what lies behind it has no simple form.

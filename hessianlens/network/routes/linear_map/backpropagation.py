@@ -12,20 +12,25 @@ one, with ``J = W_1 diag(phi') W_2`` and ``W_1 diag(phi'' * W_2 g) W_1^T``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations_with_replacement
 
 import torch
 from torch import Tensor
 
 from hessianlens.network.routes.linear_map.attention_step import AttentionStep
 from hessianlens.network.routes.linear_map.curvature_parts import Parts
+from hessianlens.network.routes.linear_map.live_sites import Group, LiveSites
 from hessianlens.network.routes.linear_map.readout import LossCurvature
-from hessianlens.network.routes.linear_map.steps import EntryByEntry, FollowingSteps, Form, MapStep
+from hessianlens.network.routes.linear_map.steps import EntryByEntry, FollowingSteps, Form, MapStep, Norm
+
+Others = list[tuple[Group, Parts]]
+"""What a site has to do with groups of others."""
 
 _CHUNK_BYTES = 2**22
 """Room for one matrix per position; some ten of them are held at once."""
+_NUMBERS_OF_MAP = 4
+"""Multiply-adds that would take as long as a number that is read and written on the way through a map."""
 
 
 def backpropagate_curvature(loss: LossCurvature, steps: FollowingSteps, others: int) -> dict[float, Parts]:
@@ -37,8 +42,7 @@ def backpropagate_curvature(loss: LossCurvature, steps: FollowingSteps, others: 
         others: Maps behind it whose curvature is wanted too, at the most; the nearest.
     """
     maps = [step for step in steps.by_site.values() if isinstance(step, MapStep)]
-    wide = {one.site for step in maps for one in _wide(steps, step) or ()}
-    kept = {steps.site, *sorted({step.site for step in maps} - wide)[:others]}
+    kept = {steps.site, *sorted({step.site for step in maps} - _passed_within(steps, maps))[:others]}
     chunks: dict[float, list[Parts]] = {site: [] for site in kept}
     for chosen in _chunks(loss, steps.length):
         for at, parts in _Backpropagation(steps, chosen).on_the_way(loss):
@@ -67,33 +71,68 @@ def _chunks(loss: LossCurvature, length: int) -> Iterator[slice]:
 
 
 def multiply_adds(loss: LossCurvature, steps: FollowingSteps) -> float:
-    """What it takes to pass all steps with both parts, from sizes alone.
+    """What it takes to pass all steps with both parts, from sizes alone, a number that is read and written among it.
 
     Args:
         loss: Where it begins.
         steps: What there is to pass.
     """
-    width = {site: step.width for site, step in steps.by_site.items()}
-    length, coupled = max(steps.length, 1), 1
-    live, total = set(steps.last.sources), 0.0
-    while (at := max(live)) > steps.site:
-        live.remove(at)
-        step = steps.by_site[at]
-        around = coupled * (width[at] + sum(width.get(k, 0) for k in live))
+    length, coupled, total = max(steps.length, 1), 1, 0.0
+    maps = [step for step in steps.by_site.values() if isinstance(step, MapStep)]
+    passed = _passed_within(steps, maps)
+    for site in sorted(set(steps.by_site) - passed, reverse=True):
+        step = steps.by_site[site]
         if isinstance(step, AttentionStep):
-            columns = [coupled * width[at]] + [length * width.get(p, 0) for p in step.sources]
-            total += step.multiply_adds(sum(columns) if coupled > 1 else sum(columns[1:]))
-            total += step.multiply_adds(coupled * sum(width.get(k, 0) for k in live))
-            coupled, sources = length, step.sources
-        elif (wide := _wide(steps, step)) is None:
-            total += length * (step.weight.numel() * (around + coupled * len(step.weight)) if not step.gain else 0)
-            sources = step.form.sources
+            widths = [one.width for one in step.operands.values()]
+            columns = [coupled * step.width, *(length * width for width in widths)]
+            total += sum(map(step.multiply_adds, columns if coupled > 1 else columns[1:]))
+            coupled = length
+            continue
+        columns = coupled * step.width
+        numbers = _NUMBERS_OF_MAP * length * (len(step.weight) + step.width) * columns
+        if step.gain:
+            total += numbers
+        elif (attention := attention_before(steps, step)) is not None:
+            joint = joint_maps(steps, attention) or {}
+            before = coupled if coupled > 1 else 0
+            columns = (before + length) * step.width
+            weights = step.weight.numel() + sum(one.weight.numel() for one in joint.values())
+            total += attention.multiply_adds(columns) + length * weights * columns
+            coupled = length
+        elif (wide := _wide(steps, step)) is not None:
+            inputs = len(wide[0].weight)
+            total += length * len(wide) * wide[0].weight.numel() * step.width
+            total += 2 * length * inputs * step.width * columns + numbers
         else:
-            inner = wide[0].weight
-            total += length * (inner.numel() * width[at] * len(wide) + len(inner) * width[at] * around)
-            sources = wide[0].form.sources
-        live |= set(sources)
+            total += 2 * length * step.weight.numel() * columns + numbers
     return 2 * total * loss.positions / length
+
+
+def _passed_within(steps: FollowingSteps, maps: Sequence[MapStep]) -> set[float]:
+    """Sites that are passed together with a map behind them, whose own curvature is never formed."""
+    found: set[float] = set()
+    for step in maps:
+        found |= {one.site for one in _wide(steps, step) or ()}
+        if (attention := attention_before(steps, step)) is not None:
+            found |= {attention.site, *(joint_maps(steps, attention) or ())}
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Branch:
+    """From what a map puts out back to where it begins.
+
+    Attributes:
+        left: ``J^T A``.
+        form: How the inputs there follow from their sources.
+        gradient: The gradient of the loss at these inputs.
+        second_derivative: That of what the map puts out, along the gradient there; None where it is linear.
+    """
+
+    left: Callable[[Parts], Parts]
+    form: Form
+    gradient: Tensor
+    second_derivative: Tensor | None = None
 
 
 @dataclass(eq=False)
@@ -103,62 +142,75 @@ class _Backpropagation:
     Attributes:
         steps: What there is to pass.
         chosen: The positions.
-        hessian: Between what two maps put out, the later one first.
-        gradient: At what each puts out.
+        live: What was reached.
     """
 
     steps: FollowingSteps
     chosen: slice
-    hessian: dict[tuple[float, float], Parts] = field(default_factory=dict)
-    gradient: dict[float, Tensor] = field(default_factory=dict)
+    live: LiveSites = field(default_factory=LiveSites)
 
     def on_the_way(self, loss: LossCurvature) -> Iterator[tuple[float, Parts]]:
         """Map after map, the last one first."""
-        self._pass(self.steps.last, Parts(loss.curvature_at(self.chosen)), {}, loss.gradient[self.chosen])
-        while (at := max(self.gradient)) > self.steps.site:
-            step = self.steps.by_site[at]
+        self._pass(self.steps.last, Parts(loss.curvature_at(self.chosen)), [], loss.gradient[self.chosen])
+        while self.live.groups:
+            at = self.live.last
+            own, others, g = self.live.take(at)
+            step = self.steps.by_site.get(at)
             if isinstance(step, AttentionStep):
-                self._leave_attention(step)
-            else:
-                yield at, self.hessian[at, at]
-                self._leave(step)
-        yield at, self.hessian[at, at]
+                self._leave_attention(step, own, others, g)
+                continue
+            yield at, own
+            if step is not None:
+                self._leave(step, own, others, g)
 
-    def _taken(self, site: float) -> tuple[Parts, dict[float, Parts], Tensor]:
-        """All that is known at a site, which is left: with itself, with others, and the gradient."""
-        own, g = self.hessian.pop((site, site)), self.gradient.pop(site)
-        others = {k: self.hessian.pop((site, k)) for k in list(self.gradient) if (site, k) in self.hessian}
-        return own, others, g
+    def _sequences(self, step: AttentionStep) -> slice:
+        return slice(self.chosen.start // step.length, self.chosen.stop // step.length)
 
-    def _leave_attention(self, step: AttentionStep) -> None:
-        """From what the heads of an attention put out to the maps in front of it."""
-        own, others, g = self._taken(step.site)
-        sequences = slice(self.chosen.start // step.length, self.chosen.stop // step.length)
+    def _leave_attention(self, step: AttentionStep, own: Parts, others: Others, g: Tensor) -> None:
+        """From what the heads of an attention put out to the maps in front of it, each by itself."""
+        sequences = self._sequences(step)
+        groups = {p: self.live.of([p])[0] for p in step.sources}
         for (p, q), parts in step.curvature(own, g, sequences).items():
-            self._add(p, q, parts)
+            self.live.add(groups[p], groups[q], parts, owned=True)
         for p, slope in step.vjp(g[..., None], sequences).items():
-            self.gradient[p] = _sum(self.gradient.get(p), slope[..., 0])
-        for k, part in others.items():
+            groups[p].add_gradient(slope[..., 0])
+        for k, part in others:
             coupled = part.coupled(step.length)
-            ggn = step.vjp(coupled.ggn, sequences)
+            ggn_at = step.vjp(coupled.ggn, sequences)
             rest = {} if coupled.functional is None else step.vjp(coupled.functional, sequences)
-            for p, found in ggn.items():
-                self._cross(p, k, Parts(found, rest.get(p), step.length))
+            for p, found in ggn_at.items():
+                self.live.add_symmetric(groups[p], k, Parts(found, rest.get(p), step.length))
 
-    def _leave(self, step: MapStep) -> None:
-        """From what a map puts out to what goes into it, and on to its sources."""
-        own, others, g = self._taken(step.site)
-        if (wide := _wide(self.steps, step)) is None:
-            W, form, second_derivative = step.weight, step.form, None
-            g = W * g if step.gain else g @ W.T
-        else:
-            W, second_derivative, g = self._through(step, wide, g)
-            form = wide[0].form
-        turn = Parts.scaled if step.gain else Parts.left
-        turned = turn(turn(own, W).T, W)  # H is symmetric, and so is this
-        if second_derivative is not None:
-            turned = turned.plus(second_derivative)
-        self._pass(form, turned, {k: turn(part, W) for k, part in others.items()}, g)
+    def _leave(self, step: MapStep, own: Parts, others: Others, g: Tensor) -> None:
+        """From what a map puts out to the inputs of it, or of what it is taken together with, and on to its sources."""
+        branch = self._branch(step, g)
+        half = branch.left(own)
+        crossed = [(k, half if part is own else branch.left(part)) for k, part in others]
+        turned = branch.left(half.T)  # H is symmetric, and so is this
+        if branch.second_derivative is not None:
+            turned = turned.plus(branch.second_derivative)
+        self._pass(branch.form, turned, crossed, branch.gradient)
+
+    def _branch(self, step: MapStep, g: Tensor) -> _Branch:
+        """A map alone, an MLP, or an attention with its maps."""
+        W = step.weight
+        if (wide := _wide(self.steps, step)) is not None:
+            J, second_derivative, g = self._through(step, wide, g)
+            return _Branch(lambda parts: parts.left(J), wide[0].form, g, second_derivative)
+        if step.gain:
+            return _Branch(lambda parts: parts.scaled(W), step.form, W * g)
+        if (attention := attention_before(self.steps, step)) is None:
+            return _Branch(lambda parts: parts.left(W), step.form, g @ W.T)
+        maps, sequences = joint_maps(self.steps, attention), self._sequences(attention)
+        assert maps is not None
+        weights = {name: maps[one.site].weight[:, one.features.flatten()] for name, one in attention.operands.items()}
+        g = g @ W.T
+        return _Branch(
+            lambda parts: attention.left(parts.left(W), weights, sequences),
+            next(iter(maps.values())).form,
+            attention.vjp_to_inputs(g[..., None], weights, sequences)[..., 0],
+            attention.second_derivative_at_inputs(g, weights, sequences),
+        )
 
     def _through(self, step: MapStep, wide: Sequence[MapStep], g: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
         """Jacobian, functional curvature and gradient at the inputs of an MLP."""
@@ -181,40 +233,49 @@ class _Backpropagation:
         assert J is not None and gradient is not None
         return J, second_derivative, gradient
 
-    def _pass(self, form: Form, own: Parts, others: dict[float, Parts], g: Tensor) -> None:
-        """From the inputs of a map to its sources."""
-        if isinstance(form, EntryByEntry):
-            slopes = {p: None if s is None else s[self.chosen] for p, s in form.first.items()}
-            for p, q in combinations_with_replacement(form.sources, 2):
-                vjp = own.scaled(slopes[p]).T.scaled(slopes[q]).T
+    def _pass(self, form: Form, own: Parts, others: Others, g: Tensor) -> None:
+        """From the inputs of a map to its sources, those with the same derivative together."""
+        if isinstance(form, Norm):
+            groups = self.live.of(form.sources)
+
+            def pull(parts: Parts) -> Parts:
+                return parts.each(lambda part: form.vjp(part, self.chosen))
+
+            both = pull(pull(own).T).plus(form.second_derivative(g, self.chosen))
+            self._reach(groups, groups, both, fresh=True)
+            self._reach_others(
+                groups, [(k, pull(part)) for k, part in others], form.vjp(g[..., None], self.chosen)[..., 0]
+            )
+            return
+        slopes = {p: None if s is None else s[self.chosen] for p, s in form.first.items()}
+        bent = {p for pair in form.second for p in pair}
+        alike = [p for p, slope in slopes.items() if slope is None and p not in bent]
+        classes = [alike, *([p] for p in slopes if p not in alike)] if alike else [[p] for p in slopes]
+        reached = [(self.live.of(sites), sites[0]) for sites in classes]
+        for n, (groups, p) in enumerate(reached):
+            for columns, q in reached[n:]:
+                vjp = own.scaled(slopes[p])
+                vjp = vjp if slopes[q] is None else vjp.T.scaled(slopes[q]).T
                 for pair in {(p, q), (q, p)} & set(form.second):
                     vjp = vjp.plus(torch.diag_embed(form.second[pair][self.chosen] * g))
-                self._add(p, q, vjp)
-            for p, slope in slopes.items():
-                self.gradient[p] = _sum(self.gradient.get(p), g if slope is None else g * slope)
-                for k, part in others.items():
-                    self._cross(p, k, part.scaled(slope))
-            return
+                self._reach(groups, columns, vjp, fresh=vjp is not own or len(reached) == 1)
+            slope = slopes[p]
+            crossed = [(k, part.scaled(slope)) for k, part in others]
+            self._reach_others(groups, crossed, g if slope is None else g * slope)
 
-        def pull(parts: Parts) -> Parts:
-            return parts.each(lambda part: form.vjp(part, self.chosen))
+    def _reach(self, rows: list[Group], columns: list[Group], parts: Parts, fresh: bool) -> None:
+        """The same between every two groups of rows and columns; fresh where nobody else holds it."""
+        alone = len(rows) == len(columns) == 1
+        for n, row in enumerate(rows):
+            for column in columns[n:] if rows is columns else columns:
+                self.live.add(row, column, parts, owned=alone and fresh)
 
-        both = pull(pull(own).T).plus(form.second_derivative(g, self.chosen))
-        slope = form.vjp(g[..., None], self.chosen)[..., 0]
-        crossed = {k: pull(part) for k, part in others.items()}
-        for p, q in combinations_with_replacement(form.sources, 2):
-            self._add(p, q, both)
-        for p in form.sources:
-            self.gradient[p] = _sum(self.gradient.get(p), slope)
-            for k, part in crossed.items():
-                self._cross(p, k, part)
-
-    def _cross(self, p: float, k: float, part: Parts) -> None:
-        self._add(p, k, part + part.T if p == k else part)
-
-    def _add(self, p: float, q: float, parts: Parts) -> None:
-        key, parts = ((p, q), parts) if p >= q else ((q, p), parts.T)
-        self.hessian[key] = self.hessian[key] + parts if key in self.hessian else parts
+    def _reach_others(self, groups: list[Group], others: Others, g: Tensor) -> None:
+        """The gradient, and what sources have to do with groups that were reached before."""
+        for group in groups:
+            group.add_gradient(g)
+            for k, part in others:
+                self.live.add_symmetric(group, k, part)
 
 
 def _wide(steps: FollowingSteps, step: MapStep) -> list[MapStep] | None:
@@ -229,6 +290,35 @@ def _wide(steps: FollowingSteps, step: MapStep) -> list[MapStep] | None:
     elsewhere = [steps.last, *(one.form if isinstance(one, MapStep) else one for one in others)]
     alone = not any(set(form.sources) & set(other.sources) for other in elsewhere)
     return known if alike and alone else None
+
+
+def attention_before(steps: FollowingSteps, step: MapStep) -> AttentionStep | None:
+    """The attention whose heads, side by side, are all that a map takes, if its maps can be taken as one."""
+    form = step.form
+    if (
+        not isinstance(form, EntryByEntry)
+        or len(form.sources) > 1
+        or form.second
+        or form.first[form.sources[0]] is not None
+    ):
+        return None
+    found = steps.by_site.get(form.sources[0])
+    if not isinstance(found, AttentionStep) or joint_maps(steps, found) is None:
+        return None
+    others = [one for one in steps.by_site.values() if one is not step]
+    elsewhere = [steps.last, *(one.form if isinstance(one, MapStep) else one for one in others)]
+    return None if any(found.site in other.sources for other in elsewhere) else found
+
+
+def joint_maps(steps: FollowingSteps, step: AttentionStep) -> dict[float, MapStep] | None:
+    """The maps of queries, keys and values, if they have the same inputs and nothing else reads what they put out."""
+    found = {site: steps.by_site.get(site) for site in step.sources}
+    maps = {site: one for site, one in found.items() if isinstance(one, MapStep) and not one.gain}
+    if len(maps) < len(found) or len({one.inputs for one in maps.values()}) > 1:
+        return None
+    elsewhere = [one.form if isinstance(one, MapStep) else one for one in steps.by_site.values() if one is not step]
+    read = {site for one in (steps.last, *elsewhere) for site in one.sources}
+    return None if read & set(maps) else maps
 
 
 def _sum(total: Tensor | None, more: Tensor) -> Tensor:

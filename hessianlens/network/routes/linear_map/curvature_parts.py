@@ -35,11 +35,28 @@ class Parts:
         given = [part for part in (one.functional, two.functional) if part is not None]
         return Parts(one.ggn + two.ggn, given[0] + given[1] if len(given) == 2 else next(iter(given), None), length)
 
+    def add_(self, other: Parts, transposed: bool = False) -> bool:
+        """Add another one, or its transpose, in place; False where there is no room for it."""
+        if (other.length and not self.length) or (other.functional is not None and self.functional is None):
+            return False
+        for own, more in ((self.ggn, other.ggn), (self.functional, other.functional)):
+            if own is None or more is None:
+                continue
+            if not self.length:
+                own += more.mT if transposed else more
+            elif other.length:
+                by_sequence = self.by_sequence(more)
+                self.by_sequence(own).add_(by_sequence.permute(0, 3, 4, 1, 2) if transposed else by_sequence)
+            else:
+                given = _sequences(more.mT if transposed else more, self.length)
+                self.by_sequence(own).diagonal(dim1=1, dim2=3).add_(given.movedim(1, -1))
+        return True
+
     def plus(self, functional: Tensor) -> Parts:
-        """The same with something more in the functional part, which couples no positions."""
-        if not self.length:
+        """The same with something more in the functional part, of either form."""
+        if not self.length or functional.shape[2] == self.ggn.shape[2]:
             own = functional if self.functional is None else self.functional + functional
-            return Parts(self.ggn, own)
+            return Parts(self.ggn, own, self.length)
         own = torch.zeros_like(self.ggn) if self.functional is None else self.functional.clone()
         by_sequence = own.view(-1, self.length, own.shape[1], self.length, functional.shape[2])
         by_sequence.diagonal(dim1=1, dim2=3).add_(_sequences(functional, self.length).movedim(1, -1))
@@ -49,13 +66,13 @@ class Parts:
         """The same in the form that couples positions."""
         if self.length == length:
             return self
-        return Parts(*self._each(lambda part: each_alone(_sequences(part, length)).flatten(0, 1).flatten(2)), length)
+        return Parts(*self.both(lambda part: each_alone(_sequences(part, length)).flatten(0, 1).flatten(2)), length)
 
     def uncoupled(self) -> Parts:
         """Its matrices of a position with itself."""
         if not self.length:
             return self
-        return Parts(*self._each(lambda part: self.by_sequence(part).diagonal(0, 1, 3).movedim(-1, 1).flatten(0, 1)))
+        return Parts(*self.both(lambda part: self.by_sequence(part).diagonal(0, 1, 3).movedim(-1, 1).flatten(0, 1)))
 
     def by_sequence(self, part: Tensor) -> Tensor:
         """A part as ``[sequence, position, feature, position, feature]``; only where positions are coupled."""
@@ -78,9 +95,10 @@ class Parts:
 
     def each(self, turn: Callable[[Tensor], Tensor]) -> Parts:
         """The same done with both parts."""
-        return Parts(*self._each(turn), self.length)
+        return Parts(*self.both(turn), self.length)
 
-    def _each(self, turn: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor | None]:
+    def both(self, turn: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor | None]:
+        """Something done with each part, whatever its shape afterwards."""
         return turn(self.ggn), None if self.functional is None else turn(self.functional)
 
     def matvec(self, vector: Tensor) -> tuple[Tensor, Tensor]:

@@ -149,7 +149,7 @@ class OutputCurvature:
 
     def curvature_at(self, chosen: slice) -> Tensor:
         """The second derivative at some positions."""
-        return self.hessian[chosen]
+        return self.hessian[chosen].clone()
 
 
 LossCurvature = Readout | OutputCurvature
