@@ -73,7 +73,7 @@ DOCUMENTS = {
     "A": "Softmax versus sigmoid attention (article)",
     "B": "One query-key matrix or two (article)",
     "C": "Understanding softmax in attention (article)",
-    "D": "QK-norm and attention sinks (recent practice)",
+    "D": "QK-norm, sinks, gates, latent attention and embeddings (recent practice)",
 }
 """Documents by the letter their claims begin with."""
 

@@ -62,7 +62,16 @@ BLOCKS = Chapter(
     "derivatives of the network; the functional part is the network's own second derivative, weighted by what is "
     "still wrong with its output. Blocks that differ in size allow steps that differ in size.",
     figures=("fig1", "fig2"),
-    topics=("hessian blocks", "formula", "network", "literature", "heads"),
+    topics=(
+        "hessian blocks",
+        "formula",
+        "network",
+        "literature",
+        "heads",
+        "output gates",
+        "latent attention",
+        "token embeddings",
+    ),
     answer=answer_blocks,
     quoted=answers_yes("P33", "A5"),
 )

@@ -13,11 +13,14 @@ from hessianlab.claims.topics import (
     blocks,
     depth,
     growth,
+    latent_attention,
     linear_attention,
     moments,
+    output_gates,
     query_key_curvature,
     query_key_matrices,
     query_key_norm,
+    token_embeddings,
 )
 from tests.hessianlab.claims.verdicts import examine, verdict
 
@@ -167,3 +170,40 @@ def test_claims_about_norms_and_sinks_follow_the_measurement(id, monkeypatch, af
     name, other = QUERY_KEY_NORMS[id]
     monkeypatch.setattr(query_key_norm, name, other)
     assert verdict(id) is Verdict.FAILS
+
+
+def latent_norms_of_no_norm(seed, normed, scale):
+    """The powers of plain attention, whether latents are normalised or not."""
+    return {name: scale ** (2 if name == "W_VB" else 6) for name in latent_attention.FACTORS}
+
+
+GATES_AND_FACTORS = {
+    "D6": (output_gates, "_sharpness", lambda seed, std, values, scores: (2.0, 0.25, 1.0), Verdict.FAILS),
+    "D7": (output_gates, "_changed_ratio", lambda seed, scale, std: (0.5, 0.0), Verdict.FAILS),
+    "D8": (output_gates, "_signs", lambda seed, function: (-0.5, 0.0, -0.5, 0.0), Verdict.FAILS),
+    "D9": (latent_attention, "_share_outside", lambda H, part: 0.0, Verdict.HOLDS),
+    "D10": (latent_attention, "_latent_norms", latent_norms_of_no_norm, Verdict.FAILS),
+}
+
+
+@pytest.mark.parametrize("id", GATES_AND_FACTORS)
+def test_claims_about_gates_and_factors_follow_the_measurement(id, monkeypatch, afresh):
+    module, name, other, becomes = GATES_AND_FACTORS[id]
+    monkeypatch.setattr(module, name, other)
+    assert verdict(id) is becomes
+
+
+def words_by_themselves(model, inputs, targets):
+    """No block between the uses or between words, a flat look-up, and rows as curved as their words are frequent."""
+    counts = torch.bincount(targets.flatten(), minlength=token_embeddings.VOCAB)
+    unembedding = (counts.double() + 1).repeat_interleave(token_embeddings.D_MODEL).diag()
+    nothing = torch.zeros_like(unembedding)
+    look_up = torch.eye(len(unembedding), dtype=torch.float64)
+    return token_embeddings.TiedCurvature(unembedding, look_up, unembedding, nothing, nothing, nothing, counts, counts)
+
+
+@pytest.mark.parametrize("id", ["D11", "D12", "D13", "D14"])
+def test_claims_about_embeddings_follow_the_measurement(id, monkeypatch, afresh):
+    monkeypatch.setattr(token_embeddings, "STEPS", 0)
+    monkeypatch.setattr(token_embeddings, "_curvature", words_by_themselves)
+    assert verdict(id) is Verdict.HOLDS

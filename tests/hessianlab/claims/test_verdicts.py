@@ -28,6 +28,12 @@ SLOW = {
     "A28",
     "A29",
     "A30",
+    "D6",
+    "D10",
+    "D11",
+    "D12",
+    "D13",
+    "D14",
 }
 """Take seconds each, up to twenty."""
 
