@@ -95,7 +95,7 @@ class EveryAttention(ExitStack):
     def add(
         self,
         heads: Tensor,
-        operands: Sequence[Tensor],
+        operands: tuple[Tensor, Tensor, Tensor],
         scores: Tensor,
         visible: Tensor,
         activation: Activation,
@@ -103,7 +103,8 @@ class EveryAttention(ExitStack):
     ) -> Tensor:
         """Record an attention by what its heads put out, ``[sequence, head, i, f]``; the leaf in that form."""
         leaf = heads.detach().transpose(1, 2).flatten(2).requires_grad_()
-        self.found.append(RecordedAttention(self.place, leaf, *operands, scores, visible, activation, scale))
+        q, k, v = operands
+        self.found.append(RecordedAttention(self.place, leaf, q, k, v, scores, visible, activation, scale))
         return leaf.unflatten(-1, (heads.shape[1], -1)).transpose(1, 2)
 
     def _own(self, module: Attention, X: Tensor) -> Tensor:

@@ -267,9 +267,12 @@ class AttentionStep:
     def _core(self, chosen: slice, head: int | None = None) -> AttentionCore:
         """All heads of some sequences, or one of them."""
         seen = self.seen
-        tensors = (seen.k, seen.q, seen.v, seen.scores, seen.visible)
-        kept = [t[chosen].flatten(0, 1) if head is None else t[chosen, head] for t in tensors]
-        return AttentionCore(*kept, seen.activation, seen.scale)
+
+        def kept(tensor: Tensor) -> Tensor:
+            return tensor[chosen].flatten(0, 1) if head is None else tensor[chosen, head]
+
+        scores, visible = kept(seen.scores), kept(seen.visible)
+        return AttentionCore(kept(seen.k), kept(seen.q), kept(seen.v), scores, visible, seen.activation, seen.scale)
 
     def multiply_adds(self, cotangents: int) -> float:
         """Those of cotangents of one sequence, with the numbers that are read and written beside them."""

@@ -31,8 +31,8 @@ class BackpropagatedCurvature:
 
     def __init__(self, problem: Problem, graphs: Graphs) -> None:
         self.problem, self._graphs = problem, graphs
-        self._known: dict[tuple[int, float], Parts] = {}
-        self._refused: set[tuple[int, int]] = set()
+        self._known: dict[tuple[int, float, float], Parts] = {}
+        self._refused: set[tuple[int, int, int]] = set()
         self._before: dict[tuple[int, str], int] = {}
         self._losses: dict[int, LossCurvature | None] = {}
         self._steps: dict[tuple[int, str, int], FollowingSteps | None] = {}
@@ -47,54 +47,67 @@ class BackpropagatedCurvature:
 
     def steps(self, number: int, use: Use) -> FollowingSteps | None:
         """What follows a map at a batch; None where something of it has no simple form."""
-        key = number, use.parameter, use.site
-        if key not in self._steps:
-            loss = self.loss(number)
-            behind = loss is not None and (loss.use is None or use.site < loss.use.site)
-            self._steps[key] = (
-                downstream_steps(self.problem, self.problem.data[number], use, loss.use)
-                if loss is not None and behind
-                else None
-            )
+        key, loss = (number, use.parameter, use.site), self.loss(number)
+        if key not in self._steps and (loss is None or (loss.use is not None and use.site >= loss.use.site)):
+            self._steps[key] = None
+        elif key not in self._steps:
+            assert loss is not None
+            self._steps[key] = found = downstream_steps(self.problem, self.problem.data[number], use, loss.use)
+            if found is not None:
+                self._steps |= {(number, *each): found for each in found.parameters}
         return self._steps[key]
 
-    def hvps(self, number: int, use: Use) -> float | None:
-        """What it costs where positions are coupled, in HVPs; None where it cannot be had."""
-        loss, steps = self.loss(number), self.steps(number, use)
-        if loss is None or steps is None or not steps.length or (number, use.site) in self._refused:
+    def hvps(self, number: int, row: Use, column: Use, length: int) -> float | None:
+        """What the curvature between two maps costs, in HVPs; None where it cannot be had.
+
+        Args:
+            number: Of the batch.
+            row: The map, or table, of the rows.
+            column: That of the columns, the same or one with the same inputs.
+            length: Positions that are coupled.
+        """
+        loss, steps = self.loss(number), self.steps(number, row)
+        if loss is None or steps is None or steps.length != length or loss.positions % length:
+            return None
+        if column.site != row.site and (column.parameter, column.site) not in steps.parameters:
+            return None
+        if (number, row.site, column.site) in self._refused:
             return None
         calls = thresholds.HVP_MULTIPLY_ADDS_PER_PARAMETER * len(self.problem.params)
         one = thresholds.HVP_FORWARD_PASSES * forward_multiply_adds(self.problem) / len(self.problem.data) + calls
         return max(1.0, multiply_adds(loss, steps) / one)
 
-    def curvature(self, number: int, use: Use, agrees: Callable[[Parts], bool]) -> Parts | None:
-        """The curvature at what a map puts out; None if what lies behind it has no simple form.
+    def curvature(self, number: int, row: Use, column: Use, agrees: Callable[[Parts], bool]) -> Parts | None:
+        """The curvature between what two maps put out; None if what lies behind them has no simple form.
 
         Args:
             number: Of the batch.
-            use: The map, a table, or a bias that is added behind a map.
+            row: The map of the rows, a table, or a bias that is added behind a map.
+            column: That of the columns, the same or one with the same inputs.
             agrees: Whether a curvature is that of the network, by a product with it.
         """
-        key = number, self._before.get((number, use.parameter), use.site)
-        if (number, use.site) in self._refused:
+        if (number, row.site, column.site) in self._refused or self.steps(number, row) is None:
             return None
-        if key not in self._known:
-            found = self._found(number, use)
-            if found is None or not agrees(found):
-                self._refused.add((number, use.site))
-                self._known.pop(key, None)
-                return None
-            return found
-        return self._known[key]
+        sides = tuple(self._before.get((number, use.parameter), use.site) for use in (row, column))
+        key = number, sides[0], sides[1]
+        if key in self._known:
+            return self._known[key]
+        found = self._found(number, row, column)
+        if found is None or not agrees(found):
+            self._refused.add((number, row.site, column.site))
+            self._known.pop(key, None)
+            return None
+        return found
 
-    def _found(self, number: int, use: Use) -> Parts | None:
-        loss, steps = self.loss(number), self.steps(number, use)
+    def _found(self, number: int, row: Use, column: Use) -> Parts | None:
+        loss, steps = self.loss(number), self.steps(number, row)
         if loss is None or steps is None:
             return None
         self._before |= {(number, parameter): site for parameter, site in steps.shifted.items()}
         self._known.clear()  # before there is more
         each = 2 * loss.gradient.element_size() * loss.positions * loss.width**2 * max(steps.length, 1)
         room = min(_ROOM, int(_SHARE * available_bytes(self.problem.device)))
-        found = backpropagate_curvature(loss, steps, others=room // each)
-        self._known |= {(number, site): parts for site, parts in found.items()}
-        return found[steps.site]
+        wanted = steps.shifted.get(row.parameter, row.site), steps.shifted.get(column.parameter, column.site)
+        found = backpropagate_curvature(loss, steps, wanted, others=room // each)
+        self._known |= {(number, *pair): parts for pair, parts in found.items()}
+        return found.get(wanted)

@@ -33,22 +33,30 @@ _NUMBERS_OF_MAP = 4
 """Multiply-adds that would take as long as a number that is read and written on the way through a map."""
 
 
-def backpropagate_curvature(loss: LossCurvature, steps: FollowingSteps, others: int) -> dict[float, Parts]:
-    """The curvature at a map, and at some behind it that are not wide.
+Pair = tuple[float, float]
+"""Sites of rows and columns."""
+
+
+def backpropagate_curvature(loss: LossCurvature, steps: FollowingSteps, wanted: Pair, others: int) -> dict[Pair, Parts]:
+    """The curvature between two maps, and at some others on the way that are not wide.
 
     Args:
         loss: The curvature at the inputs of the network's last map, or at its outputs.
-        steps: What follows the map.
-        others: Maps behind it whose curvature is wanted too, at the most; the nearest.
+        steps: What follows the two.
+        wanted: The two, or one with itself.
+        others: Maps whose curvature is wanted too, at the most: those with the same inputs, and the nearest behind.
     """
     maps = [step for step in steps.by_site.values() if isinstance(step, MapStep)]
-    kept = {steps.site, *sorted({step.site for step in maps} - _passed_within(steps, maps))[:others]}
-    chunks: dict[float, list[Parts]] = {site: [] for site in kept}
+    more = [*steps.sites, *sorted({step.site for step in maps} - _passed_within(steps, maps))]
+    kept = {wanted, *[(site, site) for site in more if (site, site) != wanted][:others]}
+    chunks: dict[Pair, list[Parts]] = {}
     for chosen in _chunks(loss, steps.length):
-        for at, parts in _Backpropagation(steps, chosen).on_the_way(loss):
-            if at in kept:
-                chunks[at].append(parts)
-    return {at: _joined(found) for at, found in chunks.items()}
+        for pair, parts in _Backpropagation(steps, chosen).on_the_way(loss):
+            if pair in kept:
+                chunks.setdefault(pair, []).append(parts)
+            elif pair[::-1] in kept:
+                chunks.setdefault(pair[::-1], []).append(parts.T)
+    return {pair: _joined(found) for pair, found in chunks.items()}
 
 
 def _joined(chunks: Sequence[Parts]) -> Parts:
@@ -79,13 +87,14 @@ def multiply_adds(loss: LossCurvature, steps: FollowingSteps) -> float:
     """
     length, coupled, total = max(steps.length, 1), 1, 0.0
     maps = [step for step in steps.by_site.values() if isinstance(step, MapStep)]
-    passed = _passed_within(steps, maps)
-    for site in sorted(set(steps.by_site) - passed, reverse=True):
+    for site in sorted(set(steps.by_site) - _passed_within(steps, maps), reverse=True):
         step = steps.by_site[site]
         if isinstance(step, AttentionStep):
-            widths = [one.width for one in step.operands.values()]
-            columns = [coupled * step.width, *(length * width for width in widths)]
-            total += sum(map(step.multiply_adds, columns if coupled > 1 else columns[1:]))
+            widths = [
+                coupled * step.width if coupled > 1 else 0,
+                *(length * own.width for own in step.operands.values()),
+            ]
+            total += sum(map(step.multiply_adds, widths))
             coupled = length
             continue
         columns = coupled * step.width
@@ -93,16 +102,14 @@ def multiply_adds(loss: LossCurvature, steps: FollowingSteps) -> float:
         if step.gain:
             total += numbers
         elif (attention := attention_before(steps, step)) is not None:
-            joint = joint_maps(steps, attention) or {}
-            before = coupled if coupled > 1 else 0
-            columns = (before + length) * step.width
-            weights = step.weight.numel() + sum(one.weight.numel() for one in joint.values())
+            columns = ((coupled if coupled > 1 else 0) + length) * step.width
+            joint = (joint_maps(steps, attention) or {}).values()
+            weights = step.weight.numel() + sum(one.weight.numel() for one in joint)
             total += attention.multiply_adds(columns) + length * weights * columns
             coupled = length
         elif (wide := _wide(steps, step)) is not None:
-            inputs = len(wide[0].weight)
             total += length * len(wide) * wide[0].weight.numel() * step.width
-            total += 2 * length * inputs * step.width * columns + numbers
+            total += 2 * length * len(wide[0].weight) * step.width * columns + numbers
         else:
             total += 2 * length * step.weight.numel() * columns + numbers
     return 2 * total * loss.positions / length
@@ -149,8 +156,8 @@ class _Backpropagation:
     chosen: slice
     live: LiveSites = field(default_factory=LiveSites)
 
-    def on_the_way(self, loss: LossCurvature) -> Iterator[tuple[float, Parts]]:
-        """Map after map, the last one first."""
+    def on_the_way(self, loss: LossCurvature) -> Iterator[tuple[Pair, Parts]]:
+        """Map after map with itself, the last one first; in the end those asked for with each other."""
         self._pass(self.steps.last, Parts(loss.curvature_at(self.chosen)), [], loss.gradient[self.chosen])
         while self.live.groups:
             at = self.live.last
@@ -159,9 +166,11 @@ class _Backpropagation:
             if isinstance(step, AttentionStep):
                 self._leave_attention(step, own, others, g)
                 continue
-            yield at, own
+            yield (at, at), own
             if step is not None:
                 self._leave(step, own, others, g)
+            else:
+                yield from (((at, other), part) for k, part in others for other in k.sites)
 
     def _sequences(self, step: AttentionStep) -> slice:
         return slice(self.chosen.start // step.length, self.chosen.stop // step.length)
@@ -226,7 +235,7 @@ class _Backpropagation:
             scaled = one.weight.expand(len(g), -1, -1) if slope is None else one.weight * slope[self.chosen, None]
             J = _sum(J, scaled @ step.weight)
             gradient = _sum(gradient, (g if slope is None else g * slope[self.chosen]) @ one.weight.T)
-        weights = {one.site: one.weight for one in wide}
+        weights: dict[float, Tensor] = {one.site: one.weight for one in wide}
         for (p, q), second in form.second.items():
             found = (weights[p] * (second[self.chosen] * g)[:, None]) @ weights[q].T
             second_derivative = _sum(second_derivative, found if p == q else found + found.mT)

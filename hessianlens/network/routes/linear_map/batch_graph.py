@@ -83,10 +83,10 @@ class HookedBatch:
         ggn, functional = ({row: found[str(row)].reshape(self.positions(row), -1) for row in rows} for found in parts)
         return {row: (ggn[row], functional[row]) for row in rows}
 
-    def agrees(self, site: int, parts: Parts) -> bool:
-        """Whether these are the two parts of the curvature at a site, by a product."""
-        u = random_like(self.slope(site))
-        found = self.products(site, u, site)
+    def agrees(self, row: int, column: int, parts: Parts) -> bool:
+        """Whether these are the two parts of the curvature between two sites, by a product."""
+        u = random_like(self.slope(column))
+        found = self.products(column, u, row)
         return all(close(own, v) for own, v in zip(parts.matvec(u), found, strict=True))
 
     def tangents(self, site: int, features: Tensor, grouping: Grouping) -> Iterator[tuple[int, int, Tensor]]:

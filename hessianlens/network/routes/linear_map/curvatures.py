@@ -63,7 +63,7 @@ class Curvatures:
     def find(self, plans: Sequence[LinearMapPlan], number: int) -> None:
         """The curvature of plans with the same row, from the same products."""
         row, groups = plans[0].row[number], plans[0].groups[number][0]
-        needed = [plan for plan in plans if not plan.same_site or self._from_last_map(plan, number) is None]
+        needed = [plan for plan in plans if self._from_last_map(plan, number) is None]
         missing = {key: plan for plan in needed if (key := _key(plan, number)) not in self._known}
         if not missing:
             return
@@ -85,26 +85,31 @@ class Curvatures:
         return sum(found.held_bytes for found in self._known.values())
 
     def _from_last_map(self, plan: LinearMapPlan, number: int) -> SiteCurvature | None:
-        """The curvature at one map from all that lies behind it, step by step; None if that has no simple form."""
+        """The curvature between two maps from all that lies behind, step by step; None if that has no simple form."""
         row, column, (grouping, _) = plan.row[number], plan.column[number], plan.groups[number]
-        if row.use.site != column.use.site or not (plan.backpropagated or self._is_cheap(plan, number)):
+        if not (plan.backpropagated or self._is_cheap(plan, number)):
             return None
 
         def agrees(parts: Parts) -> bool:
-            return self._graphs.hooked_batch(number, (row,)).agrees(row.use.site, parts)
+            return self._graphs.hooked_batch(number, (row, column)).agrees(row.use.site, column.use.site, parts)
 
-        found = self._backpropagated.curvature(number, row.use, agrees)
+        found = self._backpropagated.curvature(number, row.use, column.use, agrees)
         if found is None:
             return None
         ggn, functional = _arranged(found, grouping)
-        if min(len(row.features), len(column.features)) < row.use.outputs[-1]:
+        if len(row.features) < row.use.outputs[-1] or len(column.features) < column.use.outputs[-1]:
             ggn, functional = (part[:, :, row.features][..., column.features] for part in (ggn, functional))
         return SiteCurvature(ggn, functional, None)
 
     def _is_cheap(self, plan: LinearMapPlan, number: int) -> bool:
         """Whether no positions are coupled, and not only a few features of a wide map are asked for."""
         row, (grouping, _) = plan.row[number], plan.groups[number]
-        if row.use.kind is Kind.LOOK_UP or grouping.members > 1 or row.use.site >= self._last_site():
+        if (
+            not plan.same_site
+            or row.use.kind is Kind.LOOK_UP
+            or grouping.members > 1
+            or row.use.site >= self._last_site()
+        ):
             return False
         readout = self._graphs.readout(number)
         return readout is not None and row.use.outputs[-1] <= len(readout.weight) <= 2 * len(row.features)

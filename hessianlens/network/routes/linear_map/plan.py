@@ -200,8 +200,7 @@ class LinearMapPlanner:
                 options = [_with_whole_batch(found) for found in options]
             if not self._may_act_alone(rows) or not self._may_act_alone(columns):
                 options = [[one for one in side if one.members > 1 or one.groups == sequences] for side in options]
-            same = first.use.site == second.use.site
-            other = self._hvps_backwards(number, first, options[0]) if same and not reads_out else math.inf
+            other = math.inf if reads_out else self._hvps_backwards(number, first, second, sequences)
             affordable = [one for one in options[0] if _hvps(one, first, other) <= most_products]
             if not options[0]:
                 return Refusal("its output does not split into the sequences of a batch")
@@ -215,7 +214,7 @@ class LinearMapPlanner:
                     return Refusal("the loss couples the rows of its output, which are not the sequences of a batch")
                 return Refusal("the loss couples its outputs across the sequences of a batch")
             chosen.append(found)
-            backwards.append(other)
+            backwards.append(other if found[0].groups == sequences and not found[0].members_first else math.inf)
         steps = list(zip(chosen, rows, backwards, strict=True))
         products = max(_hvps(group, piece, other) for (group, _), piece, other in steps)
         backpropagated = any(_hvps(group, piece, other) < _hvps(group, piece) for (group, _), piece, other in steps)
@@ -223,12 +222,12 @@ class LinearMapPlanner:
         whole = tuple(rows), tuple(columns), tuple(chosen)
         return LinearMapPlan(*whole, math.ceil(products), held, backpropagated=backpropagated)
 
-    def _hvps_backwards(self, number: int, piece: Piece, options: Sequence[Grouping]) -> float:
-        """What the curvature at a map costs from the end of the network; it is asked for where HVPs are many."""
-        coupled = [one for one in options if one.members > 1]
-        if not coupled or _hvps(coupled[-1], piece) < thresholds.BACKPROPAGATION_MIN_HVPS:
+    def _hvps_backwards(self, number: int, row: Piece, column: Piece, sequences: int) -> float:
+        """What the curvature between two maps costs from the end of the network; asked where HVPs would be many."""
+        positions, rest = divmod(int(torch.Size(row.use.outputs[:-1]).numel()), sequences)
+        if rest or positions == 1 or positions * len(row.features) < thresholds.BACKPROPAGATION_MIN_HVPS:
             return math.inf
-        found = self._backpropagated.hvps(number, piece.use)
+        found = self._backpropagated.hvps(number, row.use, column.use, positions)
         return math.inf if found is None else found
 
     def _grouping(

@@ -125,16 +125,18 @@ Step = MapStep | AttentionStep
 
 @dataclass(frozen=True, eq=False)
 class FollowingSteps:
-    """All that follows a site, as far as the inputs of the network's last map, or its outputs.
+    """All that follows some maps with the same inputs, as far as those of the network's last map, or its outputs.
 
     Attributes:
-        site: The site.
+        sites: The maps, or a table, or a map behind which a bias is added by itself.
+        parameters: What enters at one of them, with the site of its operation.
         by_site: The steps.
         last: How the inputs of the last map, or the outputs, follow from their sources.
         shifted: The map behind which a bias is added by itself, by the parameter of the bias.
     """
 
-    site: int
+    sites: frozenset[int]
+    parameters: frozenset[tuple[str, int]]
     by_site: dict[float, Step]
     last: Form
     shifted: dict[str, int]
@@ -146,7 +148,7 @@ class FollowingSteps:
 
 
 def downstream_steps(problem: Problem, batch: Batch, first: Use, last: Use | None) -> FollowingSteps | None:
-    """What follows a map or a table; None where something of it has no simple form.
+    """What follows a map and those with the same inputs, or a table; None where something has no simple form.
 
     Args:
         problem: From `hessianlens.problem`.
@@ -159,42 +161,73 @@ def downstream_steps(problem: Problem, batch: Batch, first: Use, last: Use | Non
     with problem.scope(), torch.enable_grad(), hooks, EveryAttention(problem, batch, hooks) as every:
         outputs = problem.forward(problem.params, batch)
     shifted = {parameter: site for site, parameter in hooks.shifts.items()}
-    site = shifted.get(first.parameter, first.site)
-    if site not in hooks.leaves:
+    sites = _with_the_same_inputs(hooks, shifted.get(first.parameter, first.site))
+    seen = [one for one in every.found if min(sites) < one.site]
+    if not sites <= set(hooks.leaves) or any(min(sites) < place for place in every.refused):
         return None
-    reached: dict[float, Tensor] = {site: hooks.leaves[site]}
+    if len({one.site for one in seen}) < len(seen):
+        return None
+    reached: dict[float, Tensor] = {site: hooks.leaves[site] for site in sites}
     found: dict[float, Step] = {}
-    uses = [use for use in hooks.record.uses if use.inputs is not None and site < use.site]
-    seen = [one for one in every.found if site < one.site]
-    if len({one.site for one in seen}) < len(seen) or any(site < place for place in every.refused):
-        return None
-    for node in sorted([*uses, *seen], key=lambda one: one.site):
+    step: Step | None
+    for node in _nodes(hooks, seen, sites, last):
         if isinstance(node, RecordedAttention):
-            step = _attention_step(node, reached)
-            if step is None:
-                return None
-            if step.operands:
-                found[node.site], reached[node.site] = step, node.leaf
+            step, leaf = _attention_step(node, reached), node.leaf
+        elif not (sources := _sources(node.inputs, reached)):
             continue
-        if last is not None and node.site > last.site:
-            continue
-        assert node.inputs is not None
-        sources = _sources(node.inputs, reached)
-        if not sources:
-            continue
-        form = _form(node.inputs, sources)
-        if form is None or len([one for one in uses if one.site == node.site]) > 1:
+        elif (form := _form(node.inputs, sources)) is None:
             return None
-        if last is not None and node.site == last.site:
-            return FollowingSteps(site, found, form, shifted)
-        weight = _weight(problem, hooks, node)
-        if weight is None:
+        elif last is not None and node.site == last.site:
+            return FollowingSteps(sites, _parameters(hooks, sites), found, form, shifted)
+        else:
+            step, leaf = _map_step(problem, hooks, node, form), hooks.leaves[node.site]
+        if step is None:
             return None
-        found[node.site] = MapStep(node.site, weight, form, id(node.inputs))
-        reached[node.site] = hooks.leaves[node.site]
+        if isinstance(step, MapStep) or step.operands:
+            found[node.site], reached[node.site] = step, leaf
     sources = {} if last is not None else _sources(outputs, reached)
     form = _form(outputs, sources) if sources else None
-    return None if form is None else FollowingSteps(site, found, form, shifted)
+    return None if form is None else FollowingSteps(sites, _parameters(hooks, sites), found, form, shifted)
+
+
+@dataclass(frozen=True, eq=False)
+class _MapSeen:
+    """A map in the run that was cut."""
+
+    site: int
+    inputs: Tensor
+    uses: tuple[Use, ...]
+
+
+def _nodes(
+    hooks: Hooks, seen: Sequence[RecordedAttention], sites: frozenset[int], last: Use | None
+) -> list[_MapSeen | RecordedAttention]:
+    """Maps and attentions behind some sites in the order of the network, as far as the last map."""
+    by_site: dict[int, list[Use]] = {}
+    for use in hooks.record.uses:
+        if use.inputs is not None and min(sites) < use.site and (last is None or use.site <= last.site):
+            by_site.setdefault(use.site, []).append(use)
+    maps = [_MapSeen(site, own[0].inputs, tuple(own)) for site, own in by_site.items() if own[0].inputs is not None]
+    return sorted([*maps, *seen], key=lambda node: node.site)
+
+
+def _with_the_same_inputs(hooks: Hooks, site: int) -> frozenset[int]:
+    """A site with others at which other weights are multiplied with the same."""
+    weights = [use for use in hooks.record.uses if use.kind in (Kind.IN_OUT, Kind.OUT_IN)]
+    own = [use.inputs for use in weights if use.site == site]
+    return frozenset([site, *(use.site for use in weights if any(use.inputs is inputs for inputs in own))])
+
+
+def _parameters(hooks: Hooks, sites: frozenset[int]) -> frozenset[tuple[str, int]]:
+    return frozenset((use.parameter, use.site) for use in hooks.record.uses if use.site in sites)
+
+
+def _map_step(problem: Problem, hooks: Hooks, node: _MapSeen, form: Form) -> MapStep | None:
+    """A map as a step; None where several parameters are multiplied at it, or other than by its inputs."""
+    if len(node.uses) > 1:
+        return None
+    weight = _weight(problem, hooks, node.uses[0])
+    return None if weight is None else MapStep(node.site, weight, form, id(node.inputs))
 
 
 def _attention_step(seen: RecordedAttention, reached: Mapping[float, Tensor]) -> AttentionStep | None:
@@ -210,7 +243,7 @@ def _attention_step(seen: RecordedAttention, reached: Mapping[float, Tensor]) ->
         ((site, leaf), *others) = sources.items()
         if others or taken.shape[2] < length or is_curved(taken, [leaf]):
             return None
-        operand = operand_of(taken, site, leaf)
+        operand = operand_of(taken, int(site), leaf)
         if isinstance(operand, Refusal) or operand.grouping != Grouping(sequences, length):
             return None
         operands[name] = HeadFeatures.of(operand, leaf.shape[-1])
