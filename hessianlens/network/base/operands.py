@@ -7,7 +7,7 @@ linear in the map's outputs and act on every position alone, and are found from 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -78,24 +78,34 @@ def sites_before(tensors: Sequence[Tensor], leaves: Mapping[int, Tensor]) -> set
     return found
 
 
-def operand_of(taken: Tensor, site: int, leaf: Tensor) -> Operand | Refusal:
+Rows = Callable[[Tensor], Tensor]
+"""From something in the form of what a map puts out to ``[position, feature]``."""
+
+
+def last_axis_rows(tensor: Tensor) -> Tensor:
+    """Features on the last axis."""
+    return tensor.reshape(-1, tensor.shape[-1])
+
+
+def operand_of(taken: Tensor, site: int, leaf: Tensor, rows: Rows = last_axis_rows) -> Operand | Refusal:
     """How an operand of the attention comes from its map; a refusal where that is not known.
 
     Args:
         taken: ``[sequence, head, position, e]``.
         site: The map.
         leaf: What it puts out.
+        rows: How its positions and features lie in that.
     """
-    features = features_by_head(taken, leaf)
+    features = features_by_head(taken, leaf, rows)
     if isinstance(features, Refusal):
         return features
     pieces, heads = features
     if pieces.shape[1] != taken.shape[-1]:
         return Refusal(f"take other than {taken.shape[-1]} features a head")
-    grouping = grouping_of(taken, leaf)
+    grouping = grouping_of(taken, leaf, rows)
     if grouping is None:
         return refuse_positions(taken, leaf)
-    maps = _maps(taken, leaf, pieces[0])
+    maps = _maps(taken, leaf, pieces[0], rows)
     return Operand(site, pieces, heads, grouping, maps)
 
 
@@ -111,32 +121,35 @@ def is_curved(taken: Tensor, leaves: Sequence[Tensor]) -> bool:
     return any(each is not None and bool(each.any()) for each in found)
 
 
-def vjp_by_position(taken: Tensor, leaf: Tensor, cotangent: Tensor) -> Tensor:
+def vjp_by_position(taken: Tensor, leaf: Tensor, cotangent: Tensor, rows: Rows = last_axis_rows) -> Tensor:
     """What a cotangent of an operand is at the map's outputs, ``[position, feature]``."""
     (found,) = torch.autograd.grad(taken, leaf, cotangent, retain_graph=True)
-    return found.reshape(-1, leaf.shape[-1])
+    return rows(found)
 
 
-def features_by_head(taken: Tensor, leaf: Tensor) -> tuple[Tensor, tuple[int, ...]] | Refusal:
+def features_by_head(
+    taken: Tensor, leaf: Tensor, rows: Rows = last_axis_rows
+) -> tuple[Tensor, tuple[int, ...]] | Refusal:
     """Features of a map by piece, ``[piece, p]``, and the piece of every head; a refusal where they are not alike."""
     drawn, found = random_like(taken), []
     for head in range(taken.shape[1]):
         cotangent = torch.zeros_like(drawn)
         cotangent[:, head] = drawn[:, head]
-        found.append(tuple((vjp_by_position(taken, leaf, cotangent) != 0).any(0).nonzero()[:, 0].tolist()))
+        found.append(tuple((vjp_by_position(taken, leaf, cotangent, rows) != 0).any(0).nonzero()[:, 0].tolist()))
     pieces = list(dict.fromkeys(found))
     if len({len(piece) for piece in pieces}) > 1:
         return Refusal("take different numbers of features per head")
     return torch.tensor(pieces, device="cpu"), tuple(pieces.index(own) for own in found)
 
 
-def grouping_of(taken: Tensor, leaf: Tensor) -> Grouping | None:
+def grouping_of(taken: Tensor, leaf: Tensor, rows: Rows = last_axis_rows) -> Grouping | None:
     """How the positions of the map are those of the sequences."""
     sequences, _, length, _ = taken.shape
     drawn = random_like(taken)
     numbers = 1 + torch.arange(sequences * length, device=taken.device).reshape(sequences, 1, length, 1)
-    alone, numbered = (vjp_by_position(taken, leaf, cotangent) for cotangent in (drawn, numbers * drawn))
-    for grouping in groupings(tuple(leaf.shape), sequences):
+    alone, numbered = (vjp_by_position(taken, leaf, cotangent, rows) for cotangent in (drawn, numbers * drawn))
+    shape = tuple(leaf.shape) if rows is last_axis_rows else (sequences, length, alone.shape[1])
+    for grouping in groupings(shape, sequences):
         if grouping.groups == sequences and grouping.members == length:
             expected = grouping.flatten(numbers[:, 0]) * alone
             if bool(((numbered - expected).abs() <= 1e-3 * alone.abs()).all()):
@@ -152,13 +165,13 @@ def refuse_positions(taken: Tensor, leaf: Tensor) -> Refusal:
     return Refusal("mix positions after their linear map")
 
 
-def _maps(taken: Tensor, leaf: Tensor, features: Tensor) -> Tensor:
+def _maps(taken: Tensor, leaf: Tensor, features: Tensor, by_position: Rows) -> Tensor:
     """``R_n`` of the first head, ``[position, e, feature]``."""
     rows = []
     for e in range(taken.shape[-1]):
         cotangent = torch.zeros_like(taken)
         cotangent[:, 0, :, e] = 1
-        rows.append(vjp_by_position(taken, leaf, cotangent)[:, features.to(leaf.device)])
+        rows.append(vjp_by_position(taken, leaf, cotangent, by_position)[:, features.to(leaf.device)])
     return torch.stack(rows, 1)
 
 

@@ -20,9 +20,10 @@ from torch import Tensor
 
 from hessianlens.network.routes.linear_map.attention_step import AttentionStep
 from hessianlens.network.routes.linear_map.curvature_parts import Parts
+from hessianlens.network.routes.linear_map.forms import EntryByEntry, Form, Norm
 from hessianlens.network.routes.linear_map.live_sites import Group, LiveSites
 from hessianlens.network.routes.linear_map.readout import LossCurvature
-from hessianlens.network.routes.linear_map.steps import EntryByEntry, FollowingSteps, Form, MapStep, Norm
+from hessianlens.network.routes.linear_map.steps import FollowingSteps, MapStep
 
 Others = list[tuple[Group, Parts]]
 """What a site has to do with groups of others."""
@@ -188,7 +189,8 @@ class _Backpropagation:
             ggn_at = step.vjp(coupled.ggn, sequences)
             rest = {} if coupled.functional is None else step.vjp(coupled.functional, sequences)
             for p, found in ggn_at.items():
-                self.live.add_symmetric(groups[p], k, Parts(found, rest.get(p), step.length))
+                for one in k.parts:
+                    self.live.add_symmetric(groups[p], one, Parts(found, rest.get(p), step.length))
 
     def _leave(self, step: MapStep, own: Parts, others: Others, g: Tensor) -> None:
         """From what a map puts out to the inputs of it, or of what it is taken together with, and on to its sources."""
@@ -284,7 +286,8 @@ class _Backpropagation:
         for group in groups:
             group.add_gradient(g)
             for k, part in others:
-                self.live.add_symmetric(group, k, part)
+                for one in k.parts:
+                    self.live.add_symmetric(group, one, part)
 
 
 def _wide(steps: FollowingSteps, step: MapStep) -> list[MapStep] | None:

@@ -21,10 +21,12 @@ class Group:
     Attributes:
         sites: The sites.
         gradient: That of the loss at each of them.
+        parts: Groups that it was split into since a site was left last, itself among them.
     """
 
     sites: set[float]
     gradient: Tensor | None = None
+    parts: list[Group] = field(default_factory=list)
 
     def add_gradient(self, more: Tensor) -> None:
         """Another way to the loss."""
@@ -62,6 +64,8 @@ class LiveSites:
 
     def take(self, site: float) -> tuple[Parts, list[tuple[Group, Parts]], Tensor]:
         """All that is known at a site, which is left: with itself, with other groups, and the gradient."""
+        for one in self.groups:
+            one.parts = [one]
         (group,) = (one for one in self.groups if site in one.sites)
         gradient, key = group.gradient, (id(group), id(group))
         assert gradient is not None
@@ -98,6 +102,7 @@ class LiveSites:
         """Some sites of a group as one of their own, with the same matrices."""
         group.sites -= sites
         new = Group(set(sites), group.gradient)
+        group.parts.append(new)
         for (row, column), entry in list(self._entries.items()):
             if id(group) in (row, column):
                 entry.owned = False

@@ -1,96 +1,26 @@
-"""What lies between the linear maps behind a site, step by step, as far as it has one of two simple forms.
+"""What lies between the linear maps behind a site, step by step, as far as it has a simple form.
 
-The outputs of all maps are cut from what made them, so that the inputs ``a`` of a map are a function of the outputs of
-some maps before it, its sources. Two forms are known again by random derivatives:
-
-    entry by entry   a_k = f(z_k, z'_k, ...)             a sum with the stream, an activation, a gate
-    norm             a = P t / sigma(t),  t = z + z' + ...   with P the identity, or what takes the mean away
-
-Attention has a step of its own. Anything else is left to HVPs.
+The outputs of all maps are cut from what made them, so that the inputs of a map are a function of the outputs of some
+maps before it, its sources. Attention has a step of its own; what has no form is left to HVPs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations_with_replacement
 
 import torch
 from torch import Tensor
 
-from hessianlens.derivatives.difference import random_like
 from hessianlens.errors import Refusal
 from hessianlens.network.base.every_attention import EveryAttention, RecordedAttention
 from hessianlens.network.base.hooks import Hooks
 from hessianlens.network.base.operands import is_curved, operand_of
-from hessianlens.network.base.recognition import Grouping, close, entrywise_slope
+from hessianlens.network.base.recognition import Grouping, close
 from hessianlens.network.base.uses import Kind, Use
 from hessianlens.network.routes.linear_map.attention_step import AttentionStep, HeadFeatures
+from hessianlens.network.routes.linear_map.forms import Form, Layout, form_of
 from hessianlens.problems import Batch, Problem
-
-
-@dataclass(frozen=True, eq=False)
-class EntryByEntry:
-    """``a_k = f(z_k, z'_k, ...)``.
-
-    Attributes:
-        first: df/dz of every source, ``[position, feature]``; None where it is one everywhere.
-        second: d^2 f / dz dz' of pairs of sources that have any, the same.
-    """
-
-    first: dict[float, Tensor | None]
-    second: dict[tuple[float, float], Tensor]
-
-    @property
-    def sources(self) -> tuple[float, ...]:
-        """Sites of z, z', ..."""
-        return tuple(self.first)
-
-
-@dataclass(frozen=True, eq=False)
-class Norm:
-    """``a = P t / sigma(t)`` of the sum t of its sources.
-
-    Attributes:
-        sources: Sites that t is the sum of, with other things.
-        outputs: a, ``[position, feature]``.
-        scale: ``1 / sigma``, ``[position, 1]``.
-        centred: Whether P takes the mean away.
-    """
-
-    sources: tuple[float, ...]
-    outputs: Tensor
-    scale: Tensor
-    centred: bool
-
-    def vjp(self, matrices: Tensor, chosen: slice) -> Tensor:
-        """``J^T A`` of every position, ``[position, feature, .]``: J is symmetric, ``(P - a a^T / d) / sigma``."""
-        a, scale = self.outputs[chosen, :, None], self.scale[chosen, :, None]
-        along = (a.transpose(1, 2) / a.shape[1]) @ matrices
-        found = torch.baddbmm(matrices, a, along, alpha=-1)
-        if self.centred:
-            found -= found.mean(1, keepdim=True)
-        return found.mul_(scale)
-
-    def second_derivative(self, gradient: Tensor, chosen: slice) -> Tensor:
-        """``sum_k g_k d^2 a_k / dt^2`` of every position.
-
-        ``-(P g a^T + a (P g)^T + (g . a) (P - 3 a a^T / d)) / (d sigma^2)``
-        """
-        a, scale = self.outputs[chosen], self.scale[chosen]
-        width = a.shape[1]
-        v = gradient - gradient.mean(1, keepdim=True) if self.centred else gradient
-        along = (gradient * a).sum(1, keepdim=True)
-        left = torch.stack([v - 3 / width * along * a, a], 2)
-        right = torch.stack([a, v], 2)
-        found = left @ right.transpose(1, 2)
-        found.diagonal(dim1=1, dim2=2).add_(along)
-        if self.centred:
-            found -= (along / width)[..., None]
-        return found.mul_((-(scale**2) / width)[..., None])
-
-
-Form = EntryByEntry | Norm
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +29,7 @@ class MapStep:
 
     Attributes:
         site: The map.
-        weight: It, inputs by outputs, or a vector of gains.
+        weight: It, inputs by outputs, or a vector of gains, again for every head where heads share them.
         form: How its inputs follow from its sources.
         inputs: Identity of its inputs: two maps may share them.
     """
@@ -163,6 +93,7 @@ def downstream_steps(problem: Problem, batch: Batch, first: Use, last: Use | Non
     shifted = {parameter: site for site, parameter in hooks.shifts.items()}
     sites = _with_the_same_inputs(hooks, shifted.get(first.parameter, first.site))
     seen = [one for one in every.found if min(sites) < one.site]
+    layout = _layout(every, hooks, sites)
     if not sites <= set(hooks.leaves) or any(min(sites) < place for place in every.refused):
         return None
     if len({one.site for one in seen}) < len(seen):
@@ -172,21 +103,21 @@ def downstream_steps(problem: Problem, batch: Batch, first: Use, last: Use | Non
     step: Step | None
     for node in _nodes(hooks, seen, sites, last):
         if isinstance(node, RecordedAttention):
-            step, leaf = _attention_step(node, reached), node.leaf
+            step, leaf = _attention_step(node, reached, layout), node.leaf
         elif not (sources := _sources(node.inputs, reached)):
             continue
-        elif (form := _form(node.inputs, sources)) is None:
+        elif (form := form_of(node.inputs, sources, layout)) is None:
             return None
         elif last is not None and node.site == last.site:
             return FollowingSteps(sites, _parameters(hooks, sites), found, form, shifted)
         else:
-            step, leaf = _map_step(problem, hooks, node, form), hooks.leaves[node.site]
+            step, leaf = _map_step(problem, hooks, node, form, layout), hooks.leaves[node.site]
         if step is None:
             return None
         if isinstance(step, MapStep) or step.operands:
             found[node.site], reached[node.site] = step, leaf
     sources = {} if last is not None else _sources(outputs, reached)
-    form = _form(outputs, sources) if sources else None
+    form = form_of(outputs, sources, layout) if sources else None
     return None if form is None else FollowingSteps(sites, _parameters(hooks, sites), found, form, shifted)
 
 
@@ -222,15 +153,30 @@ def _parameters(hooks: Hooks, sites: frozenset[int]) -> frozenset[tuple[str, int
     return frozenset((use.parameter, use.site) for use in hooks.record.uses if use.site in sites)
 
 
-def _map_step(problem: Problem, hooks: Hooks, node: _MapSeen, form: Form) -> MapStep | None:
+def _layout(every: EveryAttention, hooks: Hooks, sites: frozenset[int]) -> Layout:
+    """Sequences and positions as attention has them, or the positions of a map where there is none."""
+    if every.found:
+        sequences, _, length, _ = every.found[0].q.shape
+        return Layout(sequences, length)
+    return Layout(hooks.leaves[min(sites)][..., 0].numel() if min(sites) in hooks.leaves else 0, 1)
+
+
+def _map_step(problem: Problem, hooks: Hooks, node: _MapSeen, form: Form, layout: Layout) -> MapStep | None:
     """A map as a step; None where several parameters are multiplied at it, or other than by its inputs."""
     if len(node.uses) > 1:
         return None
-    weight = _weight(problem, hooks, node.uses[0])
-    return None if weight is None else MapStep(node.site, weight, form, id(node.inputs))
+    weight, rows = _weight(problem, hooks, node.uses[0]), layout.rows(node.inputs)
+    if weight is None or rows is None:
+        return None
+    heads = rows.shape[1] // len(weight)
+    if heads > 1:  # a gain of every head; a map of every head by itself is none of all features
+        if weight.ndim > 1:
+            return None
+        weight = weight.repeat(heads)
+    return MapStep(node.site, weight, form, id(node.inputs))
 
 
-def _attention_step(seen: RecordedAttention, reached: Mapping[float, Tensor]) -> AttentionStep | None:
+def _attention_step(seen: RecordedAttention, reached: Mapping[float, Tensor], layout: Layout) -> AttentionStep | None:
     """An attention as a step; None where its queries, keys or values are made in other ways."""
     sequences, _, length, _ = seen.q.shape
     operands: dict[str, HeadFeatures] = {}
@@ -243,10 +189,12 @@ def _attention_step(seen: RecordedAttention, reached: Mapping[float, Tensor]) ->
         ((site, leaf), *others) = sources.items()
         if others or taken.shape[2] < length or is_curved(taken, [leaf]):
             return None
-        operand = operand_of(taken, int(site), leaf)
+        if layout != Layout(sequences, length) or (rows := layout.rows(leaf)) is None:
+            return None
+        operand = operand_of(taken, int(site), leaf, layout.vjp_rows)
         if isinstance(operand, Refusal) or operand.grouping != Grouping(sequences, length):
             return None
-        operands[name] = HeadFeatures.of(operand, leaf.shape[-1])
+        operands[name] = HeadFeatures.of(operand, rows.shape[1])
     return AttentionStep(seen.site, seen.detached(), operands)
 
 
@@ -269,53 +217,3 @@ def _weight(problem: Problem, hooks: Hooks, use: Use) -> Tensor | None:
     if use.kind is not Kind.GAIN:
         return matrix if close(inputs @ matrix + shift, outputs) else None
     return next((gain for gain in (matrix, 1 + matrix) if close(inputs * gain + shift, outputs)), None)
-
-
-def _form(value: Tensor, sources: Mapping[float, Tensor]) -> Form | None:
-    if any(leaf.numel() != value.numel() or leaf.shape[-1] != value.shape[-1] for leaf in sources.values()):
-        return None
-    return _entry_by_entry(value, sources) or _norm(value, sources)
-
-
-def _entry_by_entry(value: Tensor, sources: Mapping[float, Tensor]) -> EntryByEntry | None:
-    slopes: dict[float, Tensor] = {}
-    for site, leaf in sources.items():
-        slope = entrywise_slope(value, leaf, graph=True)
-        if slope is None:
-            return None
-        slopes[site] = slope
-    second = {}
-    for one, other in combinations_with_replacement(sources, 2):
-        if slopes[one].requires_grad:
-            second_slope = entrywise_slope(slopes[one], sources[other])
-            if second_slope is None:
-                return None
-            if bool(second_slope.any()):
-                second[one, other] = second_slope.detach().flatten(0, -2)
-    first = {site: slope.detach().flatten(0, -2) for site, slope in slopes.items()}
-    return EntryByEntry({site: None if bool((slope == 1).all()) else slope for site, slope in first.items()}, second)
-
-
-def _norm(value: Tensor, sources: Mapping[float, Tensor]) -> Norm | None:
-    leaves, drawn = list(sources.values()), random_like(value)
-    vjp = torch.autograd.grad(value, leaves, drawn, retain_graph=True, create_graph=True)
-    flat = [one.flatten(0, -2) for one in vjp]
-    if any(not torch.equal(one, flat[0]) for one in flat[1:]) or not flat[0].requires_grad:
-        return None
-    outputs, c, r = (tensor.detach().flatten(0, -2) for tensor in (value, drawn, vjp[0]))
-    for centred in (True, False):
-        unit = Norm(tuple(sources), outputs, torch.ones_like(outputs[:, :1]), centred)
-        expected = unit.vjp(c[..., None], slice(None))[..., 0]
-        scale = (r * expected).sum(1, keepdim=True) / expected.square().sum(1, keepdim=True)
-        found = Norm(tuple(sources), outputs, scale, centred)
-        if close(scale * expected, r) and _curves_like(found, vjp[0], leaves, c):
-            return found
-    return None
-
-
-def _curves_like(norm: Norm, vjp: Tensor, leaves: Sequence[Tensor], cotangent: Tensor) -> bool:
-    """Whether its second derivative is that of the network, between any two sources."""
-    u = random_like(vjp, seed=1)
-    hvp = torch.autograd.grad(vjp, list(leaves), u, retain_graph=True, allow_unused=True)
-    expected = (norm.second_derivative(cotangent, slice(None)) @ u.flatten(0, -2)[..., None])[..., 0]
-    return all(one is not None and close(one.flatten(0, -2), expected) for one in hvp)

@@ -1,0 +1,208 @@
+"""How the inputs of a map follow from what maps before it put out, at every position by itself.
+
+Two forms are known again by random derivatives:
+
+    entry by entry   a_k = f(z_k, z'_k, ...)             a sum with the stream, an activation, a gate
+    norm             a = P t / sigma(t),  t = z + z' + ...   with P the identity, or what takes the mean away;
+                                                         of all features, or of those of every head
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations_with_replacement
+
+import torch
+from torch import Tensor
+
+from hessianlens.derivatives.difference import random_like
+from hessianlens.network.base.recognition import close
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the positions of a batch lie in tensors, whose features may be split by head.
+
+    Attributes:
+        sequences: How many.
+        length: Positions of each.
+
+    >>> layout = Layout(2, 3)
+    >>> [tuple(layout.rows(torch.zeros(shape)).shape) for shape in ((2, 3, 8), (6, 8), (2, 3, 4, 2), (2, 4, 3, 2))]
+    [(6, 8), (6, 8), (6, 8), (6, 8)]
+    """
+
+    sequences: int
+    length: int
+
+    def rows(self, tensor: Tensor) -> Tensor | None:
+        """``[position, feature]``; None where the axes are others."""
+        both, positions = (self.sequences, self.length), self.sequences * self.length
+        if tuple(tensor.shape[:2]) == both or tensor.shape[:1] == (positions,):
+            return tensor.reshape(positions, -1)
+        if tensor.ndim == 4 and (tensor.shape[0], tensor.shape[2]) == both:
+            return tensor.transpose(1, 2).reshape(positions, -1)
+        if tensor.ndim > 1 and tensor[..., 0].numel() == positions:
+            return tensor.flatten(0, -2)
+        return None
+
+    def vjp_rows(self, vjp: Tensor) -> Tensor:
+        """The same of something whose axes are known to fit."""
+        found = self.rows(vjp)
+        assert found is not None
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class EntryByEntry:
+    """``a_k = f(z_k, z'_k, ...)``.
+
+    Attributes:
+        first: df/dz of every source, ``[position, feature]``; None where it is one everywhere.
+        second: d^2 f / dz dz' of pairs of sources that have any, the same.
+    """
+
+    first: dict[float, Tensor | None]
+    second: dict[tuple[float, float], Tensor]
+
+    @property
+    def sources(self) -> tuple[float, ...]:
+        """Sites of z, z', ..."""
+        return tuple(self.first)
+
+
+@dataclass(frozen=True, eq=False)
+class Norm:
+    """``a = P t / sigma(t)`` of the sum t of its sources.
+
+    Attributes:
+        sources: Sites that t is the sum of, with other things.
+        outputs: a, ``[position, feature]``.
+        scale: ``1 / sigma``, ``[position, 1]``, or one for every head.
+        centred: Whether P takes the mean away.
+    """
+
+    sources: tuple[float, ...]
+    outputs: Tensor
+    scale: Tensor
+    centred: bool
+
+    @property
+    def heads(self) -> int:
+        """Groups of features with a norm of their own."""
+        return self.scale.shape[1]
+
+    def _by_head(self, chosen: slice) -> tuple[Tensor, Tensor]:
+        """A and 1 / sigma, with the heads of a position as positions."""
+        return self.outputs[chosen].unflatten(1, (self.heads, -1)).flatten(0, 1), self.scale[chosen].reshape(-1, 1)
+
+    def vjp(self, matrices: Tensor, chosen: slice) -> Tensor:
+        """``J^T A`` of every position, ``[position, feature, .]``: J is symmetric, ``(P - a a^T / d) / sigma``."""
+        a, scale = (one[..., None] for one in self._by_head(chosen))
+        given = matrices.unflatten(1, (self.heads, -1)).flatten(0, 1)
+        along = (a.transpose(1, 2) / a.shape[1]) @ given
+        found = torch.baddbmm(given, a, along, alpha=-1)
+        if self.centred:
+            found -= found.mean(1, keepdim=True)
+        return found.mul_(scale).unflatten(0, (-1, self.heads)).flatten(1, 2)
+
+    def second_derivative(self, gradient: Tensor, chosen: slice) -> Tensor:
+        """``sum_k g_k d^2 a_k / dt^2`` of every position.
+
+        ``-(P g a^T + a (P g)^T + (g . a) (P - 3 a a^T / d)) / (d sigma^2)``
+        """
+        (a, scale), g = self._by_head(chosen), gradient.unflatten(1, (self.heads, -1)).flatten(0, 1)
+        width = a.shape[1]
+        v = g - g.mean(1, keepdim=True) if self.centred else g
+        along = (g * a).sum(1, keepdim=True)
+        left = torch.stack([v - 3 / width * along * a, a], 2)
+        right = torch.stack([a, v], 2)
+        found = left @ right.transpose(1, 2)
+        found.diagonal(dim1=1, dim2=2).add_(along)
+        if self.centred:
+            found -= (along / width)[..., None]
+        found.mul_((-(scale**2) / width)[..., None])
+        if self.heads == 1:
+            return found
+        total = found.new_zeros(len(gradient), self.heads, width, self.heads, width)
+        total.diagonal(dim1=1, dim2=3).copy_(found.unflatten(0, (-1, self.heads)).movedim(1, -1))
+        return total.flatten(3).flatten(1, 2)
+
+
+Form = EntryByEntry | Norm
+
+
+def form_of(value: Tensor, sources: Mapping[float, Tensor], layout: Layout) -> Form | None:
+    """How a value follows from its sources; None where it has neither form.
+
+    Args:
+        value: What a map is multiplied with.
+        sources: Leaves that it depends on, by site.
+        layout: Of the positions.
+    """
+    rows = layout.rows(value)
+    given = [layout.rows(leaf) for leaf in sources.values()]
+    if rows is None or any(one is None or one.shape != rows.shape for one in given):
+        return None
+    return _entry_by_entry(value, sources, layout) or _norm(value, sources, layout)
+
+
+def _slope(value: Tensor, leaf: Tensor, layout: Layout, graph: bool = False) -> Tensor | None:
+    """``dv_k / dx_k`` by position, if no entry depends on another: a random cotangent must come back entry by entry."""
+    drawn = random_like(value)
+    found, vjp = (
+        torch.autograd.grad(value, leaf, cotangent, retain_graph=True, create_graph=graph, allow_unused=True)[0]
+        for cotangent in (torch.ones_like(value), drawn)
+    )
+    if found is None or vjp is None:
+        return torch.zeros_like(layout.vjp_rows(leaf))
+    slope = layout.vjp_rows(found)
+    expected = layout.vjp_rows(drawn) * slope
+    return slope if close(layout.vjp_rows(vjp).detach(), expected.detach()) else None
+
+
+def _entry_by_entry(value: Tensor, sources: Mapping[float, Tensor], layout: Layout) -> EntryByEntry | None:
+    slopes: dict[float, Tensor] = {}
+    for site, leaf in sources.items():
+        slope = _slope(value, leaf, layout, graph=True)
+        if slope is None:
+            return None
+        slopes[site] = slope
+    second = {}
+    for one, other in combinations_with_replacement(sources, 2):
+        if slopes[one].requires_grad:
+            second_slope = _slope(slopes[one], sources[other], layout)
+            if second_slope is None:
+                return None
+            if bool(second_slope.any()):
+                second[one, other] = second_slope.detach()
+    first = {site: slope.detach() for site, slope in slopes.items()}
+    return EntryByEntry({site: None if bool((slope == 1).all()) else slope for site, slope in first.items()}, second)
+
+
+def _norm(value: Tensor, sources: Mapping[float, Tensor], layout: Layout) -> Norm | None:
+    leaves, drawn = list(sources.values()), random_like(value)
+    vjp = torch.autograd.grad(value, leaves, drawn, retain_graph=True, create_graph=True)
+    flat = [layout.vjp_rows(one) for one in vjp]
+    if any(not torch.equal(one, flat[0]) for one in flat[1:]) or not flat[0].requires_grad:
+        return None
+    outputs, c, r = (layout.vjp_rows(tensor.detach()) for tensor in (value, drawn, vjp[0]))
+    heads = outputs.shape[1] // value.shape[-1]
+    for centred in (True, False):
+        unit = Norm(tuple(sources), outputs, outputs.new_ones(len(outputs), heads), centred)
+        expected = unit.vjp(c[..., None], slice(None))[..., 0]
+        products, squares = ((one * expected).unflatten(1, (heads, -1)).sum(-1) for one in (r, expected))
+        found = Norm(tuple(sources), outputs, products / squares, centred)
+        scaled = expected * found.scale.repeat_interleave(value.shape[-1], 1)
+        if close(scaled, r) and _curves_like(found, flat[0], leaves, c, layout):
+            return found
+    return None
+
+
+def _curves_like(norm: Norm, vjp: Tensor, leaves: Sequence[Tensor], cotangent: Tensor, layout: Layout) -> bool:
+    """Whether its second derivative is that of the network, between any two sources."""
+    u = random_like(vjp, seed=1)
+    hvp = torch.autograd.grad(vjp, list(leaves), u, retain_graph=True, allow_unused=True)
+    expected = (norm.second_derivative(cotangent, slice(None)) @ u[..., None])[..., 0]
+    return all(one is not None and close(layout.vjp_rows(one), expected) for one in hvp)
