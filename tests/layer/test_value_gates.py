@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -212,9 +213,10 @@ def test_its_name_and_its_page(tmp_path) -> None:
         (lambda z: z.detach() * torch.sigmoid(z), "hides part of its derivative"),
         (lambda z: z.softmax(-1), "entry by entry"),
         (lambda z: z - z.mean(), "entry by entry"),
+        (lambda z: torch.sigmoid(z.roll(1, -1)), "entry by entry"),
         (lambda z: z.sum(-1), "expected"),
     ],
-    ids=["detached", "a row at a time", "the mean of all", "another shape"],
+    ids=["detached", "a row at a time", "the mean of all", "that of another entry", "another shape"],
 )
 def test_what_is_no_differentiable_function_of_an_entry_is_refused(
     function: Callable[[torch.Tensor], torch.Tensor], message: str
@@ -223,3 +225,41 @@ def test_what_is_no_differentiable_function_of_an_entry_is_refused(
     with pytest.raises(hl.InputError, match=message):
         H = hl.attention_hessian(self_attention(3, **gate(function=function)), X, square_loss(X))
         H.full["value_gate", "value_gate"].frobenius_norm()
+
+
+def _cancelling(z: Tensor) -> Tensor:
+    """``z^2 / 2 + z^3 / 6 + ...`` as a sum of terms near one."""
+    return torch.exp(z) - 1 - z
+
+
+CANCELLING = {
+    "exponential": _cancelling,
+    "mish": lambda z: torch.nn.functional.mish(z) - 0.6 * z,
+    "GELU": lambda z: torch.nn.functional.gelu(z) - z / 2,
+}
+
+
+@pytest.mark.every_case
+@pytest.mark.parametrize("scale", [1.0, 1e-2, 1e-4, 0.0])
+@pytest.mark.parametrize("function", CANCELLING)
+def test_terms_that_cancel_are_no_mixed_entries(function: str, scale: float) -> None:
+    """In float32 little but rounding is left of such a gate where logits are small; entries are not mixed for that."""
+    logits, right = scale * randn(3, 7, OUTPUT, seed=5).float(), CANCELLING[function]
+    wrong = (lambda z: right(z) + 1e-3 * z.mean(), lambda z: right(z).roll(1, 0), lambda z: right(z) * z.softmax(-1))
+    for number, own in enumerate((right, *(wrong if scale else wrong[:1]))):
+        gate = ValueGate(torch.eye(OUTPUT), own)
+        with pytest.raises(InputError, match="entry by entry") if number else nullcontext():
+            gate.check_entry_by_entry(logits, gate.of_logits(logits))
+
+
+def test_a_gate_whose_terms_cancel_in_float32() -> None:
+    """Its curvature is that of the same function in float64, up to what rounding leaves."""
+    X = tokens(2) / 20
+    layer, targets = self_attention(3, **gate(function=_cancelling)), randn(*X.shape[:-1], OUTPUT, seed=6)
+    W = layer.parameters
+    single = hl.SelfAttention(
+        *(W[name].float() for name in "QKV"), value_gate=ValueGate(W["value_gate"].float(), _cancelling)
+    )
+    found = hl.attention_hessian(single, X.float(), hl.SquareLoss(targets.float())).full[:].to_dense().double()
+    expected = hl.attention_hessian(layer, X, hl.SquareLoss(targets)).full[:].to_dense()
+    assert float((found - expected).norm()) < 1e-4 * float(expected.norm())
