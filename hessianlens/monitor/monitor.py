@@ -110,7 +110,7 @@ class Monitor:
     ...     optimizer.step()
     ...     record = monitor.step()
     >>> monitor
-    Monitor of 3 records at steps 1 to 5: model, layer0.attn.q, layer0.attn, 1 attention heads
+    Monitor of 3 records at steps 1 to 5: model, layer0.attn.q, layer0.attn, 1 attention head
     >>> monitor.history[-1].numbers["model"]["edge"].value
     20.0
     """

@@ -383,7 +383,7 @@ def weights_that_differ_are_refused(place: Place) -> None:
     model = text_model()
     with torch.no_grad():
         model[1].weight[0, 0] += 1e-9 * place.rank
-    with refusal("rank 1 and rank 0 differ in 1 parameters or buffers, such as 1.weight"):
+    with refusal("rank 1 and rank 0 differ in 1 of their parameters or buffers, such as 1.weight"):
         hl.problem(model, text_data(), "cross_entropy", process_group=place.pair)
 
 

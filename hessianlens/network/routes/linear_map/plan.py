@@ -16,6 +16,7 @@ from hessianlens.network.base.uses import Kind, OtherOrder, ParameterUses, Piece
 from hessianlens.network.routes.linear_map.batch_graph import Graphs, grouping_of, record_uses
 from hessianlens.network.routes.linear_map.norms import streamed_bytes
 from hessianlens.problems import Block, Problem, layer_of
+from hessianlens.sizes import number_of
 
 KEPT_BYTES = 2**28
 """Curvature that is held at once, and kept for further blocks of the same maps."""
@@ -92,7 +93,7 @@ class LinearMapPlan:
         alone = "the loss couples no two positions of its output"
         how = alone if together == 1 else f"{which} are taken together"
         entry = "by look-up, a linear map of one-hot vectors" if looked_up(self.row) else "through a linear map"
-        return f"it enters {entry}, and {how}; {self.products} HVPs"
+        return f"it enters {entry}, and {how}; {number_of(self.products, 'HVP')}"
 
 
 def looked_up(pieces: Sequence[Piece]) -> bool:
