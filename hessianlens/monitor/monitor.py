@@ -19,7 +19,7 @@ from hessianlens.errors import (
     expect,
 )
 from hessianlens.memory import lacks_memory
-from hessianlens.models.adapters.assembly import LossLike
+from hessianlens.models.adapters.loss_choice import LossLike
 from hessianlens.monitor.alarms import new_alarms
 from hessianlens.monitor.arguments import QUANTITIES, check_quantities, make_effort
 from hessianlens.monitor.edge_of_stability import Edge, stability_edges
