@@ -8,7 +8,8 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from hessianlens.curvature.repeated import TAPE_MIN_HVPS_BY_EXCERPT, Repeated
+from hessianlens.curvature.repeated import Repeated
+from hessianlens.curvature.thresholds import TAPE_MIN_HVPS_BY_EXCERPT
 from hessianlens.curvature.verification import Steps, is_verified, verify
 from hessianlens.operators import Operator
 from hessianlens.problems import Block, Problem
