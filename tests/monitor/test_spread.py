@@ -48,7 +48,7 @@ class Counted:
             go_on(own)
             self.now += 0.0 if piece is None else GRADIENTS_PER_PIECE[piece.work] * piece.vectors
 
-        monkeypatch.setattr("hessianlens.monitor.monitor.rehearse", rehearsed)
+        monkeypatch.setattr("hessianlens.monitor.live_measurements.rehearse", rehearsed)
         monkeypatch.setattr(ongoing.Ongoing, "_go_on", counted)
 
     def train(self, steps: int) -> Counted:
