@@ -120,15 +120,6 @@ def either(words: Sequence[str]) -> str:
     return words[-1] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
-def count(n: int, noun: str) -> str:
-    """How many of a thing.
-
-    >>> count(1, "block"), count(3, "block")
-    ('1 block', '3 blocks')
-    """
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
-
-
 def be(n: int) -> str:
     """The verb for so many things.
 

@@ -1,4 +1,4 @@
-"""Amounts of memory and of time, read and written as people do."""
+"""Amounts of memory and of time, and numbers of things, read and written as people do."""
 
 from __future__ import annotations
 
@@ -31,6 +31,24 @@ def parse_size(size: str | float, name: str = "max_memory") -> float:
     (True, 200000000.0, 1000.0)
     """
     return _parsed(size, name, _BYTES, "a number of bytes or a size such as '2 GiB' or '500 MB'")
+
+
+def number_of(amount: float, noun: str, form: str = "", *, plural: str = "") -> str:
+    """How many of a thing.
+
+    Args:
+        amount: How many.
+        noun: What one of them is called.
+        form: Format of the number, such as ``","``.
+        plural: What several are called; default: the noun with an s.
+
+    >>> number_of(1, "block"), number_of(0, "block"), number_of(4000, "HVP", ",")
+    ('1 block', '0 blocks', '4,000 HVPs')
+    >>> number_of(2, "batch", plural="batches")
+    '2 batches'
+    """
+    number = format(amount, form)
+    return f"{number} {noun if number == '1' else plural or f'{noun}s'}"
 
 
 def readable_time(seconds: float) -> str:

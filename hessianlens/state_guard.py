@@ -225,8 +225,10 @@ def restores_state(function: Callable[P, R]) -> Callable[P, R]:
 def _give_back(opened: int, state: TorchState) -> None:
     _close_abandoned(sys.exc_info()[1])
     state.restore()
-    while len(_THREAD.changes) > opened:
-        _THREAD.changes[-1].restore()
+    if len(_THREAD.changes) > opened:
+        while len(_THREAD.changes) > opened:
+            _THREAD.changes[-1].restore()
+        state.restore()  # a change that was made under a mode of the call has put that mode back
 
 
 _HOLDERS = {contextlib.__file__, grad_mode.__file__}

@@ -16,7 +16,16 @@ from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 
 import hessianlens as hl
-from hessianlens.state_guard import ModuleTensors, ReplacedAttribute, Restore, StateChange, TorchState, restores_state
+from hessianlens.state_guard import (
+    ModuleTensors,
+    ReplacedAttribute,
+    Restore,
+    StateChange,
+    TorchState,
+    function_modes,
+    restore_function_modes,
+    restores_state,
+)
 from tests.fuzz.interrupts import Situation, changed, user_state
 from tests.fuzz.situations import SITUATIONS
 
@@ -249,3 +258,35 @@ def test_modes_of_torch_are_put_back() -> None:
         torch._C._pop_torch_function_stack()  # the user's, too
         state.restore()
         assert changed(before, situation) == []
+
+
+def test_a_change_that_was_made_under_a_mode_leaves_none_behind() -> None:
+    """It is still open when the call ends, since its first restoration was interrupted; the mode was left by then."""
+
+    class Scope(StateChange[None]):
+        interrupted = False
+
+        def record(self) -> Restore:
+            modes = function_modes()
+
+            def restore() -> None:
+                if not self.interrupted:
+                    self.interrupted = True
+                    raise KeyboardInterrupt
+                restore_function_modes(modes)
+
+            return restore
+
+        def change(self) -> None:
+            """Left to the call."""
+
+    @restores_state
+    def call() -> None:
+        with Passing(), Scope():
+            pass
+
+    with Passing():  # the user's own, which stays
+        before = function_modes()
+        with pytest.raises(KeyboardInterrupt):
+            call()
+        assert function_modes() == before

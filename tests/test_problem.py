@@ -243,7 +243,7 @@ def test_blocks_and_problems_are_frozen() -> None:
 
 
 def test_a_problem_prints_one_line_without_its_weights() -> None:
-    assert repr(named()) == f"Problem(1 parameters in {len(NAMES)} blocks, batches: 1, float64 on cpu)"
+    assert repr(named()) == f"Problem(1 parameter in {len(NAMES)} blocks, batches: 1, float64 on cpu)"
     task = hl.tasks.Addition()
     problem = hl.problem(hl.models.Transformer(1, 4), task.batch(2, seed=0), task.cross_entropy)
     assert "\n" not in repr(problem) and "tensor" not in repr(problem) and problem.reduction in repr(problem)

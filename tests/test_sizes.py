@@ -7,12 +7,21 @@ from typing import Any
 import pytest
 
 from hessianlens.errors import InputError
-from hessianlens.sizes import parse_size, parse_time, readable, readable_time
+from hessianlens.sizes import number_of, parse_size, parse_time, readable, readable_time
 
 
 def test_units() -> None:
     assert [parse_size(text) for text in ("7", "7 b", "2kB", "1.5MiB", ".5 GB")] == [7, 7, 2e3, 1.5 * 2**20, 5e8]
     assert [parse_time(text) for text in ("7", "90s", "1.5m", "5 min", "2H")] == [7, 90, 90, 300, 7200]
+
+
+@pytest.mark.every_case
+@pytest.mark.parametrize(
+    ("amount", "form", "expected"),
+    [(1, "", "1 loss"), (1.2, ".0f", "1 loss"), (0, "", "0 losses"), (1.5, "g", "1.5 losses")],
+)
+def test_one_of_a_thing_is_singular(amount: float, form: str, expected: str) -> None:
+    assert number_of(amount, "loss", form, plural="losses") == expected
 
 
 @pytest.mark.parametrize("parse", [parse_size, parse_time])

@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import hessianlens as hl
-from hessianlens.curvature import Repeated, repeated
+from hessianlens.curvature import Repeated, thresholds
 from hessianlens.network.base.sampling import GraphSource, Request
 from hessianlens.problems import Problem
 from tests.curvature.registry import CASES
@@ -59,8 +59,8 @@ def _problem() -> Problem:
 @pytest.fixture(params=["graph", "tape"])
 def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Which way HVPs go."""
-    monkeypatch.setattr(repeated, "VECTORS_MULTIPLY_ADDS", 0.0)
-    monkeypatch.setattr(repeated, "TAPE_MIN_MULTIPLY_ADDS", 0.0 if request.param == "tape" else float("inf"))
+    monkeypatch.setattr(thresholds, "VECTORS_MULTIPLY_ADDS", 0.0)
+    monkeypatch.setattr(thresholds, "TAPE_MIN_MULTIPLY_ADDS", 0.0 if request.param == "tape" else float("inf"))
     return str(request.param)
 
 

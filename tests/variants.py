@@ -125,6 +125,33 @@ def query_key_norm(width: int, kind: str, seed: int, shift: bool = False) -> hl.
     return hl.attention.QueryKeyNorm(kind, gain=gain, shift=added if shift else None, eps=1e-3)
 
 
+NORMS = {
+    "queries and keys, gains": lambda width: {
+        "query_norm": query_key_norm(width, "rms", 1),
+        "key_norm": query_key_norm(width, "rms", 2),
+    },
+    "LayerNorm with shifts": lambda width: {
+        "query_norm": query_key_norm(width, "layer", 1, shift=True),
+        "key_norm": query_key_norm(width, "layer", 2, shift=True),
+    },
+    "queries alone": lambda width: {"query_norm": query_key_norm(width, "rms", 1)},
+    "keys alone, no gain": lambda width: {"key_norm": "rms"},
+    "neither": lambda width: {},
+}
+"""Norms of queries and keys, by their width."""
+SINKS = {
+    "no sink": lambda: {},
+    "constant sink": lambda: {"sink": 0.0},
+    "sink": lambda: {"sink": torch.tensor(0.3, dtype=DOUBLE)},
+}
+SCORE_OPTIONS = {
+    "plain": lambda: {},
+    "norms": lambda: {"query_norm": query_key_norm(3, "rms", 1), "key_norm": query_key_norm(3, "layer", 2, True)},
+    **{name: make for name, make in SINKS.items() if make()},
+}
+"""What a head with queries and keys of width 3 may do to its scores, one thing at a time."""
+
+
 def factored_values(**options) -> hl.attention.FactoredValueAttention:
     return hl.attention.FactoredValueAttention(
         *(randn(*s, seed=9) for s in ((4, 3), (4, 3), (4, 2), (2, 3))), **options

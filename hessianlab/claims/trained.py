@@ -220,7 +220,8 @@ class StudyRecord:
 
     @property
     def _seeds(self) -> int:
-        return int(self._whole.get("config", {}).get("seeds", 0))
+        """Of the study, unless the condition has fewer or more."""
+        return int({**self._whole.get("config", {}), **self._found.get("changes", {})}.get("seeds", 0))
 
     def names(self) -> tuple[str, ...]:
         """Names of all intervals."""

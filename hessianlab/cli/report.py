@@ -13,6 +13,7 @@ from hessianlens.cli.application import app
 from hessianlens.cli.exit_codes import FINDING, errors_as_exit_codes, stop
 from hessianlens.cli.options import PageFolder
 from hessianlens.cli.status_line import waiting
+from hessianlens.sizes import number_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,7 +75,7 @@ def write_report(
         written = [write_page(out, html, name) for name, html in pages.items()]
     _summarise(experiments, ledger, written)
     if failed:
-        stop(f"{failed} cells failed; the pages say what is complete.", FINDING)
+        stop(f"{number_of(failed, 'cell')} failed; the pages say what is complete.", FINDING)
 
 
 def _claims_plan(preset: str) -> list[Plan]:

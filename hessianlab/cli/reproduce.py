@@ -29,6 +29,7 @@ from hessianlab.cli.running import (
 from hessianlens.cli.application import app
 from hessianlens.cli.exit_codes import FINDING, errors_as_exit_codes, stop
 from hessianlens.cli.options import AsJson
+from hessianlens.sizes import number_of
 
 if TYPE_CHECKING:
     from hessianlab.experiments.experiment import Experiment
@@ -112,7 +113,7 @@ def reproduce_figures(
         _print_results(results)
     if failures:
         print_failures(failures)
-        stop(f"{len(failures)} cells failed; all others are kept in {store}.", FINDING)
+        stop(f"{number_of(len(failures), 'cell')} failed; all others are kept in {store}.", FINDING)
 
 
 def _record(results: Sequence[Result], compared: Mapping[str, Sequence[SeriesComparison]]) -> None:

@@ -27,6 +27,7 @@ from hessianlab.cli.running import (
 from hessianlens.cli.application import app
 from hessianlens.cli.exit_codes import FINDING, errors_as_exit_codes, stop
 from hessianlens.cli.options import AsJson
+from hessianlens.sizes import number_of
 
 if TYPE_CHECKING:
     from hessianlab.experiments.experiment import Experiment
@@ -113,7 +114,7 @@ def run_studies(
         print_outcome(progress, [], pictures)
     if failures:
         print_failures(failures)
-        stop(f"{len(failures)} cells failed; all others are kept in {store}.", FINDING)
+        stop(f"{number_of(len(failures), 'cell')} failed; all others are kept in {store}.", FINDING)
 
 
 def _chosen(names: Sequence[str], listed: bool) -> list[Experiment[Any]]:

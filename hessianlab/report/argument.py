@@ -14,7 +14,8 @@ from hessianlab.report.attention import MOMENTS, QUERY_KEY, SOFTMAX, WEIGHTS
 from hessianlab.report.chapter import Answer, Chapter, Number, Results
 from hessianlab.report.network import BLOCKS, DATA, DEPTH, NORM
 from hessianlab.report.quotation import counted_verdicts, named_only
-from hessianlab.wording import MINUS, count, several
+from hessianlab.wording import MINUS, several
+from hessianlens.sizes import number_of
 
 TRAINING_PREFIX = STUDY
 """Experiments that train have names that begin so."""
@@ -148,7 +149,7 @@ def _missing(related: Effect, changed: Effect) -> str:
 
 def _claims(asked: Sequence[object]) -> str:
     verdicts = [getattr(entry, "verdict", None) for entry in asked]
-    return f" Of {count(len(verdicts), 'claim')} about trained models {counted_verdicts(verdicts)}."
+    return f" Of {number_of(len(verdicts), 'claim')} about trained models {counted_verdicts(verdicts)}."
 
 
 def _both(effects: Sequence[Effect]) -> str:

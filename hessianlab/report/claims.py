@@ -17,7 +17,7 @@ from hessianlab.plots.single_panels import panel_svgs
 from hessianlab.report.argument import CHAPTERS, chapter_of_claim
 from hessianlab.report.quotation import counted_verdicts
 from hessianlab.report.references import Relation, code_address, code_at, relations
-from hessianlab.wording import count
+from hessianlens.sizes import number_of
 
 SURPRISES = ("A10", "A13", "B20", "B9", "A24", "P29", "A30", "C10")
 """Ranked by hand: what a reader of the documents would least expect."""
@@ -138,7 +138,7 @@ def ledger_summary(ledger: Ledger) -> str:
     """The counts in one sentence."""
     verdicts = [entry.verdict for entry in ledger]
     read = verdicts.count(Verdict.FAILS) - sum(entry.verdict is Verdict.FAILS for entry in computed(ledger))
-    return f"Of {count(len(verdicts), 'claim')} {counted_verdicts(verdicts)}." + (
+    return f"Of {number_of(len(verdicts), 'claim')} {counted_verdicts(verdicts)}." + (
         f" Of those that fail, {read} {'does' if read == 1 else 'do'} so by reading alone, the others by computation."
         if read
         else ""

@@ -35,8 +35,9 @@ from hessianlab.report.quotation import ShownQuotation, counted_verdicts, shown_
 from hessianlab.report.recorded import RecordedStudy, recorded_studies
 from hessianlab.report.references import LIST, PAPER
 from hessianlab.results import Result, collect
-from hessianlab.wording import count, duration, percent
+from hessianlab.wording import duration, percent
 from hessianlens.explorer.standalone import script_hash
+from hessianlens.sizes import number_of
 
 
 @dataclass(frozen=True)
@@ -102,10 +103,10 @@ def _ended(answers: Sequence[tuple[Chapter, Answer | None]], ledger: Ledger | No
     if ledger:
         others = [entry.verdict for entry in ledger if entry.verdict is not Verdict.HOLDS]
         if others:
-            sentences.append(f"Of the other {count(len(others), 'claim')} {counted_verdicts(others)}.")
+            sentences.append(f"Of the other {number_of(len(others), 'claim')} {counted_verdicts(others)}.")
     if limited:
         begins = "comes" if len(limited) == 1 else "come"
-        sentences.append(f"{count(len(limited), 'answer')} below {begins} with a condition: {'; '.join(limited)}.")
+        sentences.append(f"{number_of(len(limited), 'answer')} below {begins} with a condition: {'; '.join(limited)}.")
     if undecided:
         sentences.append(f"Left open: {'; '.join(undecided)}.")
     return " ".join(sentences)

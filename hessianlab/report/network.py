@@ -24,8 +24,9 @@ from hessianlab.report.chapter import (
 )
 from hessianlab.report.quotation import QuotedClaim, answers_yes
 from hessianlab.results import Result
-from hessianlab.wording import count, several, short, span
+from hessianlab.wording import several, short, span
 from hessianlens.parts import LAYER_PARTS
+from hessianlens.sizes import number_of
 
 SEPARATION_FACTOR = 10.0
 """Blocks differ in scale if their typical entries differ by more than this factor."""
@@ -133,14 +134,14 @@ def answer_depth(results: Results, _ledger: Ledger | None) -> Answer | None:
     sentence = (
         f"Chained without skip connections, linear attention grows as σ to the power {_powers(chain)} with "
         f"{several([str(fit.series.depth) for fit in chain])} layers; a linear MLP stays at {mlp[-1].power} with "
-        f"{count(mlp[-1].series.depth, 'layer')}"
+        f"{number_of(mlp[-1].series.depth, 'layer')}"
     )
     text = (
         f", and {right} of {decided} powers of deep Transformers at small σ are those of one layer." if stacked else "."
     )
     numbers = (
-        *(exponent_number(fit, f"linear attention, {count(fit.series.depth, 'layer')}") for fit in chain),
-        *(exponent_number(fit, f"linear MLP, {count(fit.series.depth, 'layer')}") for fit in mlp[-1:]),
+        *(exponent_number(fit, f"linear attention, {number_of(fit.series.depth, 'layer')}") for fit in chain),
+        *(exponent_number(fit, f"linear MLP, {number_of(fit.series.depth, 'layer')}") for fit in mlp[-1:]),
         *((Number("deep Transformers at small σ, as one layer", f"{right} of {decided}"),) if stacked else ()),
     )
     if not explodes:

@@ -15,7 +15,8 @@ from hessianlab.report.contents import Contents
 from hessianlab.report.network import folds
 from hessianlab.report.quotation import counted_verdicts
 from hessianlab.report.sentences import softmax_is_not_the_cause
-from hessianlab.wording import MINUS, about, count, either, scientific, several, span
+from hessianlab.wording import MINUS, about, either, scientific, several, span
+from hessianlens.sizes import number_of
 
 
 def depth(contents: Contents) -> list[str]:
@@ -180,7 +181,8 @@ def consequences(contents: Contents) -> list[str]:
         )
     asked = [entry.verdict for entry in contents.ledger or () if entry.claim.topic == "training"]
     if asked:
-        sentences.append(f"Of {count(len(asked), 'claim')} about trained models [{counted_verdicts(asked)}](#claims).")
+        claims = number_of(len(asked), "claim")
+        sentences.append(f"Of {claims} about trained models [{counted_verdicts(asked)}](#claims).")
     return sentences
 
 

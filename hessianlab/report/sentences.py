@@ -21,7 +21,8 @@ from hessianlab.report.contents import Contents
 from hessianlab.report.exponents import by_counting
 from hessianlab.report.quotation import counted_verdicts
 from hessianlab.results import Result
-from hessianlab.wording import MINUS, about, activation_in_words, count, either, percent, several, short
+from hessianlab.wording import MINUS, about, activation_in_words, either, percent, several, short
+from hessianlens.sizes import number_of
 
 Sentences = Callable[[Contents], Sequence[str]]
 
@@ -165,7 +166,7 @@ def score_rows(contents: Contents) -> list[str]:
     if verdicts:
         sentences.append(
             "The buttons load rows that an [article on softmax](#document-C) prints; of "
-            f"{count(len(verdicts), 'claim')} "
+            f"{number_of(len(verdicts), 'claim')} "
             f"in it, [{counted_verdicts(verdicts)}](#claims)."
         )
     return sentences
@@ -295,7 +296,7 @@ def activations_measured(contents: Contents) -> list[str]:
     found, kind = ratios(result, _PLACE), kinds(result)
     groups = {which: {n: r for n, r in found.items() if kind[n] == which} for which in (OFFSET, ZERO, NONE)}
     sentences = [
-        f"The same weights and data under {count(len(found), 'activation')}: with a(0) ≠ 0 value over query is "
+        f"The same weights and data under {number_of(len(found), 'activation')}: with a(0) ≠ 0 value over query is "
         f"[{_listed(groups[OFFSET])}](#activation_offset); with a(0) = 0, "
         f"[{_listed(groups[ZERO])}](#activation_offset)."
     ]

@@ -23,6 +23,7 @@ from hessianlab.store import (
     taking_part,
 )
 from hessianlens.errors import expect
+from hessianlens.sizes import number_of
 
 _POLL_SECONDS = 0.3
 """How often to look whether other runs have measured what is left, or are gone."""
@@ -50,7 +51,7 @@ class CellsFailed(RuntimeError):
     """
 
     def __init__(self, failures: Sequence[Failure], results: Sequence[Result]) -> None:
-        super().__init__(f"{len(failures)} cells failed, the first: {failures[0]}")
+        super().__init__(f"{number_of(len(failures), 'cell')} failed, the first: {failures[0]}")
         self.failures = tuple(failures)
         self.results = tuple(results)
 

@@ -10,10 +10,11 @@ from typing import Any
 
 from hessianlab.experiments.experiment import Experiment, check_config
 from hessianlab.results import Measurement, Parameters, Scalar
-from hessianlab.wording import count, several
+from hessianlab.wording import several
 from hessianlens.errors import InputError, check_choice, expect
 from hessianlens.models.arguments import QUERY_KEY, check_norm, head_width
 from hessianlens.notation import ACTIVATION_NAMES
+from hessianlens.sizes import number_of
 
 TASKS = {
     "addition": "addition of two numbers",
@@ -293,11 +294,12 @@ class Study(Experiment[TrialConfig]):
         return [
             f"Hypothesis: {self.hypothesis}",
             f"Arms: {'; '.join(arm.name for arm in self.arms)}. Each on {tasks}.",
-            f"Model: {count(config.layers, 'block')}, width {config.d_model}, {count(config.heads, 'head')}, "
+            f"Model: {number_of(config.layers, 'block')}, width {config.d_model}, {number_of(config.heads, 'head')}, "
             f"{_norms(self.arms, config)}; {config.batch} sequences per step.",
             *(f"Data: {_described(task, config)}." for task in config.tasks),
             f"Tuning, the same for every arm: {config.rates} learning rates ({tuned}), each with "
-            f"{count(config.tuning_seeds, 'seed')}; the rate with the smallest mean loss on validation data is taken.",
+            f"{number_of(config.tuning_seeds, 'seed')}; the rate with the smallest mean loss on validation data is "
+            "taken.",
             f"Reported: {config.seeds} other seeds at that rate, paired between arms: one seed is one draw of the "
             "weights and one stream of data in all of them.",
             f"Schedule: {_schedule(config)}. SGD has momentum {config.momentum:g}, Adam betas 0.9 and 0.999; no "

@@ -20,6 +20,7 @@ from hessianlens.attention.value_gate import GatedValues, ValueGate
 from hessianlens.checks import check_dense, check_same_kind, check_shape, check_tensor
 from hessianlens.display import DisplayableRows, Entries, Picture
 from hessianlens.errors import InputError, check_number, check_that, expect
+from hessianlens.sizes import number_of
 
 if TYPE_CHECKING:
     from typing import Self
@@ -162,7 +163,8 @@ class AttentionHead(DisplayableRows, AttentionOptions, ABC):
         check_same_kind({"X": X, "X_kv": X_kv})
         expect(
             X_kv.ndim == 3 and len(X_kv) == len(X) and X_kv.shape[-1] == self.d_kv,
-            f"X_kv: got shape {tuple(X_kv.shape)}, expected {len(X)} sequences of tokens of width {self.d_kv}.",
+            f"X_kv: got shape {tuple(X_kv.shape)}, expected {number_of(len(X), 'sequence')} of "
+            f"tokens of width {self.d_kv}.",
         )
         return KeyTokens.of(X_kv, self.sink is not None)
 

@@ -19,6 +19,7 @@ from hessianlens.checks import check_dtype, check_same_kind, check_shape
 from hessianlens.display import DisplayableRows, Grid, Picture
 from hessianlens.errors import InputError, check_choice, check_seed, check_that, check_whole, expect
 from hessianlens.memory import ensure_fits
+from hessianlens.sizes import number_of
 
 if TYPE_CHECKING:
     from typing import Self
@@ -265,7 +266,7 @@ class MultiHeadAttention(DisplayableRows):
 
     def __repr__(self) -> str:
         kinds = "\n".join(f"  {h}: {head!r}" for h, head in enumerate(self.heads))
-        return f"{type(self).__name__} of {len(self.heads)} heads\n{kinds}"
+        return f"{type(self).__name__} of {number_of(len(self.heads), 'head')}\n{kinds}"
 
     def _records(self) -> list[dict[str, Any]]:
         return [

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hessianlens.checks import check_dense
 from hessianlens.errors import InputError, expect
+from hessianlens.sizes import number_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +88,6 @@ def _fit(name: str, tensor: Tensor, shape: tuple[int, int, int]) -> Tensor:
     expect(
         batched.shape[0] in (1, shape[0]) and batched.shape[1:] == shape[1:],
         f"{name}: got shape {tuple(tensor.shape)}, expected {shape[1:]} or {shape}, "
-        f"for {shape[0]} sequences of {shape[1]} tokens.",
+        f"for {number_of(shape[0], 'sequence')} of {number_of(shape[1], 'token')}.",
     )
     return batched.expand(shape)

@@ -14,6 +14,7 @@ from hessianlens.attention.tokens import KeyTokens
 from hessianlens.checks import check_dtype, check_same_kind, check_shape, check_tensor
 from hessianlens.errors import check_number, check_whole, expect
 from hessianlens.memory import ensure_fits
+from hessianlens.sizes import number_of
 
 
 def rotary_tables(
@@ -81,7 +82,8 @@ class RotaryAttention(FactoredValueAttention):
         expect(
             cos.shape[0] in (1, X.shape[0]) and cos.shape[1] == X.shape[1],
             f"cos and sin: got shape {tuple(self.cos.shape)}, expected {(X.shape[1], cos.shape[2])} or "
-            f"{(*X.shape[:2], cos.shape[2])}, for {X.shape[0]} sequences of {X.shape[1]} tokens.",
+            f"{(*X.shape[:2], cos.shape[2])}, for {number_of(X.shape[0], 'sequence')} of "
+            f"{number_of(X.shape[1], 'token')}.",
         )
         return Rotation(cos, sin)
 

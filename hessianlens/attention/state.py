@@ -15,6 +15,7 @@ from hessianlens.attention.rows import RowMatrices, RowTangent
 from hessianlens.attention.sides import FactorLink, InputCurvature, Side
 from hessianlens.attention.token_maps import TokenMap
 from hessianlens.display import DisplayableRows, Entries, Grid, Picture
+from hessianlens.sizes import number_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,8 +186,8 @@ class HeadState(DisplayableRows):
 
     def __repr__(self) -> str:
         sequences, queries, tokens = self.weights.shape
-        seen = f"{queries} of {tokens} tokens" if queries < tokens else f"{tokens} tokens"
-        return f"HeadState of {sequences} sequences with {seen}, {self.activation}"
+        seen = f"{queries} of {tokens} tokens" if queries < tokens else number_of(tokens, "token")
+        return f"HeadState of {number_of(sequences, 'sequence')} with {seen}, {self.activation}"
 
     def _records(self) -> list[dict[str, Any]]:
         sound = bool((self.weights >= 0).all())

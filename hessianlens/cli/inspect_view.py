@@ -39,7 +39,7 @@ def print_forecast(opened: OpenedModel, as_json: bool, loading_seconds: float | 
     """
     from hessianlens.inspect.resources import TableCost, cost
     from hessianlens.inspect.settings import PROBES
-    from hessianlens.sizes import readable, readable_time
+    from hessianlens.sizes import number_of, readable, readable_time
 
     settings = opened.settings
     if loading_seconds is None:
@@ -60,9 +60,11 @@ def print_forecast(opened: OpenedModel, as_json: bool, loading_seconds: float | 
         }
         typer.echo(json.dumps({**opened.to_dict(), "forecast": figures}, indent=2, allow_nan=False))
         return
-    typer.echo(f"{opened.loaded.described}: {opened.loaded.parameters:,} parameters; data: {opened.data.described}")
+    parameters = number_of(opened.loaded.parameters, "parameter", ",")
+    typer.echo(f"{opened.loaded.described}: {parameters}; data: {opened.data.described}")
     typer.echo(
-        f"{len(opened.blocks)} blocks, {memory.products} HVPs, about {readable_time(seconds)}; "
+        f"{number_of(len(opened.blocks), 'block')}, {number_of(memory.products, 'HVP')}, "
+        f"about {readable_time(seconds)}; "
         f"{readable(memory.peak_bytes)} at the peak ({readable(memory.process_bytes)} held already, "
         f"{readable(memory.graph_bytes)} of graph, sequences: {memory.sequences} at once, "
         f"{readable(memory.vector_bytes)} of vectors, {readable(memory.closed_form_bytes)} of closed forms), "
@@ -102,9 +104,9 @@ def expect_an_end(opened: OpenedModel) -> None:
 
 
 def _products(opened: OpenedModel) -> str:
-    from hessianlens.sizes import readable_time
+    from hessianlens.sizes import number_of, readable_time
 
-    return f"{opened.needed.products:,} HVPs, about {readable_time(opened.sampling_seconds)}"
+    return f"{number_of(opened.needed.products, 'HVP', ',')}, about {readable_time(opened.sampling_seconds)}"
 
 
 def announce_loading(prepared: PreparedModel) -> None:
@@ -139,11 +141,13 @@ def print_table(measurement: Inspection) -> None:
     from rich.console import Console
     from rich.markup import escape
 
+    from hessianlens.sizes import number_of
+
     console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
     opened, table = measurement.opened, measurement.table
     settings = opened.settings
     heading = [
-        ("Model", f"{opened.loaded.described}: {opened.loaded.parameters:,} parameters"),
+        ("Model", f"{opened.loaded.described}: {number_of(opened.loaded.parameters, 'parameter', ',')}"),
         ("Data", opened.data.described),
         ("Loss", f"{opened.loss:.6g} ({opened.problem.reduction})"),
         ("Probes", f"{_asked(settings)}, seed {settings.seed}, {settings.dtype} on {opened.problem.device}"),

@@ -8,7 +8,8 @@ from hessianlens.curvature.operators import (
     GaussNewtonOperator,
     HessianOperator,
 )
-from hessianlens.curvature.repeated import Repeated, TapeTests, forward_multiply_adds, tape_can_pay_off
+from hessianlens.curvature.repeated import Repeated, TapeTests
+from hessianlens.curvature.thresholds import forward_multiply_adds, tape_can_pay_off
 from hessianlens.curvature.verification import verify
 
 __all__ = [

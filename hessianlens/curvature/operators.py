@@ -8,11 +8,12 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from hessianlens.curvature.repeated import TAPE_MIN_HVPS_BY_EXCERPT, Repeated
+from hessianlens.curvature.repeated import Repeated
+from hessianlens.curvature.thresholds import TAPE_MIN_HVPS_BY_EXCERPT
 from hessianlens.curvature.verification import Steps, is_verified, verify
 from hessianlens.operators import Operator
 from hessianlens.problems import Block, Problem
-from hessianlens.sizes import readable, readable_time
+from hessianlens.sizes import number_of, readable, readable_time
 
 Tangents = dict[str, Tensor]
 
@@ -77,8 +78,9 @@ class BlockPairOperator(Operator):
         """What a product costs, as text."""
         held = sum(at.held_bytes for at in self._kept.values())
         if held:
-            return f"about {self.gradients_on_tape:g} gradients per matvec at most, {readable(held)} held"
-        return f"about {self.gradients_per_product:g} gradients per matvec"
+            gradients = number_of(self.gradients_on_tape, "gradient", "g")
+            return f"about {gradients} per matvec at most, {readable(held)} held"
+        return f"about {number_of(self.gradients_per_product, 'gradient', 'g')} per matvec"
 
     def announce(self, products: int) -> None:
         """Say that at least so many products with vectors will follow: a tape is then made for the first of them."""

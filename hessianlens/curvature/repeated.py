@@ -21,33 +21,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from hessianlens.curvature import thresholds
 from hessianlens.curvature.excerpts import candidates
 from hessianlens.curvature.linearisation import Linearisation
 from hessianlens.curvature.tape import TapedLinearisation, Unrecordable
+from hessianlens.curvature.thresholds import largest_size, matrix_entries, tape_can_pay_off
 from hessianlens.curvature.verification import Steps, verify_steps
 from hessianlens.derivatives.step_check import StepCheck
 from hessianlens.errors import InputError
 from hessianlens.memory import lacks_memory
-from hessianlens.problems import Batch, Problem, tensors
+from hessianlens.problems import Batch, Problem
 
-TAPE_MIN_HVPS_DONE = 2
-"""Products through the graph before a tape is made, where it must be put to the test on the whole batch."""
-TAPE_MIN_HVPS_EXPECTED = 6
-"""Products that are known to follow, from which on a tape pays even if it is put to the test on the whole batch."""
-TAPE_MIN_HVPS_BY_EXCERPT = 3
-"""Products that are known to follow, from which on a tape pays if an excerpt of the batch is enough for its test."""
-EXCERPT_MAX_SHARE = 0.25
-"""Share of a batch up to which a test costs little."""
-TAPE_MIN_MULTIPLY_ADDS = 3e8
-"""Multiply-adds of a forward pass below which the graph, with fewer calls from Python, is as fast."""
-TAPE_MIN_MULTIPLY_ADDS_IF_MANY = 2e7
-"""The same where many HVPs will follow, over which making the tape is spread."""
-TAPE_MANY_HVPS = 40
-"""HVPs that are many."""
-VECTORS_MULTIPLY_ADDS = 4.5e7
-"""Multiply-adds of a forward pass, times vectors, up to which vectors go through a graph at once."""
-VECTORS_AT_ONCE = (3, 16)
-"""Fewest and most vectors at once."""
 _SMALL = "its tensors are so small that a tape would be no faster"
 _ROUNDING = 1e3
 """Units in the last place of the longest product by which both ways may differ."""
@@ -105,25 +89,6 @@ class GraphTests(dict[frozenset[str], str]):
 
 class TapeTests(dict[frozenset[str], TapeTest]):
     """The tests of the tapes of a problem, by the parameters that they differentiate."""
-
-
-def tape_can_pay_off(problem: Problem, batch: Batch, least: float | None = None) -> bool:
-    """Whether a tape may be worthwhile, as far as that can be known before anything has run."""
-    return _numbers(batch) * _weights(problem) >= (TAPE_MIN_MULTIPLY_ADDS if least is None else least)
-
-
-def forward_multiply_adds(problem: Problem) -> float:
-    """Multiply-adds of a forward pass of all data, roughly: every weight meets every number of the largest tensor.
-
-    >>> weight = torch.zeros(3, 2)
-    >>> forward_multiply_adds(Problem(lambda w, b: b @ w["w"], lambda out, b: out.sum(), {"w": weight}, {}, [weight.T]))
-    36.0
-    """
-    return float(sum(map(_numbers, problem.data)) * _weights(problem))
-
-
-def _weights(problem: Problem) -> int:
-    return sum(tensor.numel() for tensor in problem.params.values() if tensor.ndim > 1)
 
 
 class Repeated:
@@ -235,12 +200,13 @@ class Repeated:
             return 1
         if self.problem.device.type == "meta" or tape_can_pay_off(self.problem, self.batch):
             return 1
-        work = max(_numbers(self.batch), 1) * _weights(self.problem)
-        if work * VECTORS_AT_ONCE[0] > VECTORS_MULTIPLY_ADDS or not self.graph.takes_several:
+        work = max(largest_size(self.batch), 1) * matrix_entries(self.problem)
+        fewest, most = thresholds.VECTORS_AT_ONCE
+        if work * fewest > thresholds.VECTORS_MULTIPLY_ADDS or not self.graph.takes_several:
             return 1
-        work = max(work, self.graph.end.positions * _weights(self.problem), 1)
-        width = min(count, VECTORS_AT_ONCE[1], int(VECTORS_MULTIPLY_ADDS // work))
-        return width if width >= VECTORS_AT_ONCE[0] else 1
+        work = max(work, self.graph.end.positions * matrix_entries(self.problem), 1)
+        width = min(count, most, int(thresholds.VECTORS_MULTIPLY_ADDS // work))
+        return width if width >= fewest else 1
 
     def _at_once(self, asked: _Request) -> Parts | None:
         """The products by one vectorised pass; None where that fails, or is not what a single pass gives."""
@@ -291,35 +257,37 @@ class Repeated:
             return asked.of(self.taped)
         found = asked.of(self.graph)
         self._made += 1
-        if self._made == TAPE_MIN_HVPS_DONE and self.refusal is None:
+        if self._made == thresholds.TAPE_MIN_HVPS_DONE and self.refusal is None:
             self._last = self._reference(self.batch, self.graph, asked, found)
         return found
 
     @property
     def _due(self) -> bool:
         """Whether a tape is to be tried; one that stood its test for another batch costs no more than a graph."""
-        many = self._coming >= TAPE_MANY_HVPS
+        many = self._coming >= thresholds.TAPE_MANY_HVPS
         if self.refusal is not None and not (many and self.refusal == _SMALL):
             return self.refusal == ""
         if self.problem.device.type == "meta":  # without contents there is nothing to compare
             return False
-        if self._made >= TAPE_MIN_HVPS_DONE and self.refusal is None:
+        if self._made >= thresholds.TAPE_MIN_HVPS_DONE and self.refusal is None:
             return True
-        if self._coming < TAPE_MIN_HVPS_BY_EXCERPT or not tape_can_pay_off(self.problem, self.batch, self._least_work):
+        if self._coming < thresholds.TAPE_MIN_HVPS_BY_EXCERPT:
             return False
-        cheap = self._excerpts and self._smallest <= EXCERPT_MAX_SHARE
-        return cheap or self._coming >= TAPE_MIN_HVPS_EXPECTED
+        if not tape_can_pay_off(self.problem, self.batch, self._least_work):
+            return False
+        cheap = self._excerpts and self._smallest <= thresholds.EXCERPT_MAX_SHARE
+        return cheap or self._coming >= thresholds.TAPE_MIN_HVPS_EXPECTED
 
     @property
     def _least_work(self) -> float:
         """Multiply-adds of a forward pass below which a tape is no faster."""
-        many = self._coming >= TAPE_MANY_HVPS
-        return min(TAPE_MIN_MULTIPLY_ADDS, TAPE_MIN_MULTIPLY_ADDS_IF_MANY) if many else TAPE_MIN_MULTIPLY_ADDS
+        least, if_many = thresholds.TAPE_MIN_MULTIPLY_ADDS, thresholds.TAPE_MIN_MULTIPLY_ADDS_IF_MANY
+        return min(least, if_many) if self._coming >= thresholds.TAPE_MANY_HVPS else least
 
     @property
     def _smallest(self) -> float:
         """Share of the batch that its smallest piece is."""
-        return _numbers(next(candidates(self.batch))) / max(_numbers(self.batch), 1)
+        return largest_size(next(candidates(self.batch))) / max(largest_size(self.batch), 1)
 
     def _try(self, asked: _Request) -> None:
         """Make a tape and put it to the test, or remember why not."""
@@ -361,18 +329,18 @@ class Repeated:
                 continue
             if 0 < max(_length(part) for part in found) < math.inf:
                 return self._reference(batch, graph, asked, found)
-        if self._coming < TAPE_MIN_HVPS_EXPECTED:
+        if self._coming < thresholds.TAPE_MIN_HVPS_EXPECTED:
             return None
         return self._reference(self.batch, self.graph, asked, asked.of(self.graph))
 
     def _reference(self, batch: Batch, graph: Linearisation, asked: _Request, found: Parts) -> _Reference:
         """Every weight meets every position of the outputs: that is the work, roughly, in multiply-adds."""
-        return _Reference(batch, asked, found, graph.end.positions * _weights(self.problem))
+        return _Reference(batch, asked, found, graph.end.positions * matrix_entries(self.problem))
 
     def _tested(self, reference: _Reference) -> TapeTest:
         """Whether a tape gives what the graph gives; if the test was with the whole batch, the tape stays."""
         whole = reference.batch is self.batch
-        if reference.work * _numbers(self.batch) < self._least_work * _numbers(reference.batch):
+        if reference.work * largest_size(self.batch) < self._least_work * largest_size(reference.batch):
             return TapeTest(_SMALL)
         if whole:
             self.release_graph()  # never both at once
@@ -394,11 +362,6 @@ def _relative_difference(found: Parts, expected: Parts) -> float:
 def _same(found: Parts, expected: Parts, dtype: torch.dtype) -> bool:
     """Whether products are the same up to rounding."""
     return _relative_difference(found, expected) <= _ROUNDING * torch.finfo(dtype).eps
-
-
-def _numbers(batch: Batch) -> int:
-    """Of the largest tensor of a batch."""
-    return max((tensor.numel() for tensor in tensors(batch)), default=0)
 
 
 def _length(tensors: Mapping[str, Tensor]) -> float:

@@ -13,6 +13,7 @@ from torch import Tensor
 from hessianlens.display import DisplayableRows, Dots, Picture
 from hessianlens.errors import expect
 from hessianlens.network.norms import BlockNorms
+from hessianlens.sizes import number_of
 from hessianlens.spectra import Estimate
 from hessianlens.spectra.intervals import student
 
@@ -99,7 +100,7 @@ class Comparison(DisplayableRows):
         full = self.of_first_part()
         sure = [change for change in full if change.sure]
         if not sure:
-            return f"No norm of {len(full)} blocks has changed beyond its interval."
+            return f"No norm of {number_of(len(full), 'block')} has changed beyond its interval."
         far = max(sure, key=lambda c: abs(math.log(c.factor)) if 0 < c.factor < math.inf else math.inf)
         return (
             f"{len(sure)} of {len(full)} blocks have changed beyond their intervals, most of all {far.block}: "

@@ -18,6 +18,7 @@ from hessianlens.memory import ensure_fits
 from hessianlens.models.adapters.batches import as_batches, targets_of
 from hessianlens.models.adapters.trial_run import output_shape
 from hessianlens.problems import Batch, batch_size, narrow_batch
+from hessianlens.sizes import number_of
 
 MASKED_SHARE = 0.15
 _DEFAULT_LENGTH, _DEFAULT_SEQUENCES = 32, 8
@@ -70,7 +71,7 @@ def prepare_data(
     width = min(_DEFAULT_LENGTH, most or _DEFAULT_LENGTH) if length is None else length
     if path is not None:
         batches = _first(read_batches(path, width, loaded.tokenizer), sequences)
-        described = f"{sum(map(batch_size, batches))} sequences of '{path}'"
+        described = f"{number_of(sum(map(batch_size, batches)), 'sequence')} of '{path}'"
         return _completed(loaded, batches, described, seed, most)
     count = _DEFAULT_SEQUENCES if sequences is None else sequences
     tokens = loaded.task.context if loaded.task is not None else width
@@ -78,7 +79,7 @@ def prepare_data(
         "Random data", (count, tokens), torch.int64, torch.device("cpu"), "take fewer --sequences or a --length"
     )
     if loaded.task is not None:
-        described = f"the addition task, {count} sequences"
+        described = f"the addition task, {number_of(count, 'sequence')}"
         return Data([loaded.task.batch(count, seed, carries="none")], loaded.task.cross_entropy, described, random=True)
     batch, described = _random(loaded, count, width, seed)
     found = _completed(loaded, [batch], described, seed, most)
@@ -103,12 +104,13 @@ def _random(loaded: LoadedModel, count: int, length: int, seed: int) -> tuple[Ba
     if loaded.model.main_input_name == "pixel_values":
         size = config.image_size if isinstance(config.image_size, (tuple, list)) else (config.image_size,) * 2
         pixels = torch.randn(count, config.num_channels, *size, generator=source)
-        batch, described = {"pixel_values": pixels}, f"RANDOM pixels, {count} images of {size[0]}x{size[1]}"
+        images = number_of(count, "image")
+        batch, described = {"pixel_values": pixels}, f"RANDOM pixels, {images} of {size[0]}x{size[1]}"
     else:
         tokens = torch.randint(_vocabulary(loaded), (count, length), generator=source)
         batch, described = (
             {"input_ids": tokens},
-            f"RANDOM token ids, {count} {'sequence' if count == 1 else 'sequences'} of {length}",
+            f"RANDOM token ids, {number_of(count, 'sequence')} of {length}",
         )
     if loaded.head.endswith("classification"):
         batch["labels"] = torch.randint(config.num_labels, (count,), generator=source)

@@ -15,6 +15,7 @@ from hessianlens.errors import InputError, expect
 from hessianlens.inspect.settings import check_data_file
 from hessianlens.models.adapters.batches import as_batches
 from hessianlens.problems import Batch
+from hessianlens.sizes import number_of
 
 _PADDING = {"input_ids": 0, "attention_mask": 0, "token_type_ids": 0, "position_ids": 0, "labels": -100}
 """What fills up shorter sequences; padded input_ids are hidden by the mask and never seen."""
@@ -51,7 +52,7 @@ def windows(stream: Sequence[int] | Tensor, length: int) -> Tensor:
             [3, 4, 5]])
     """
     tokens = torch.as_tensor(stream, dtype=torch.int64)
-    expect(tokens.numel() > 1, f"data: got {tokens.numel()} tokens, expected at least 2.")
+    expect(tokens.numel() > 1, f"data: got {number_of(tokens.numel(), 'token')}, expected at least 2.")
     width = min(length, tokens.numel())
     return tokens[: tokens.numel() // width * width].reshape(-1, width)
 

@@ -23,6 +23,7 @@ from hessianlens.network.operators import hessian
 from hessianlens.network.pairs import PairNorms, block_pair_norms
 from hessianlens.network.saved_norms import SavedNorms
 from hessianlens.problems import Block
+from hessianlens.sizes import number_of
 from hessianlens.spectra import Estimate, eigenvalues, inertia
 from hessianlens.spectra.estimate import ends_in_percent
 from hessianlens.spectra.extremal_eigenvalues import Eigenvalues
@@ -195,7 +196,7 @@ class Inspection:
 
     @property
     def _model(self) -> str:
-        return f"{self.opened.loaded.described}, {self.opened.loaded.parameters:,} parameters"
+        return f"{self.opened.loaded.described}, {number_of(self.opened.loaded.parameters, 'parameter', ',')}"
 
     @property
     def _loss(self) -> str:

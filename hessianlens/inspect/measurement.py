@@ -30,7 +30,7 @@ from hessianlens.network.operators import Pattern
 from hessianlens.network.saved_norms import SavedNorms
 from hessianlens.parts import NORM_METHODS, PARTS, check_parts, method_name
 from hessianlens.problems import Block, Problem, check_problem
-from hessianlens.sizes import parse_time, readable_time
+from hessianlens.sizes import number_of, parse_time, readable_time
 from hessianlens.spectra.estimate import ends_in_percent
 from hessianlens.state_guard import restores_state
 from hessianlens.work_times import WorkTimes
@@ -92,8 +92,8 @@ class BlockMeasurements(DisplayableRows):
         ended = ", interrupted" if self.interrupted else ""
         left = f"; left out: {first_names(self.left_out)}" if self.left_out else ""
         return (
-            f"{len(self.blocks) - len(self.left_out)} of {len(self.blocks)} blocks, {self.products} HVPs in "
-            f"{readable_time(self.seconds)}{within}{ended}{widest}{left}."
+            f"{len(self.blocks) - len(self.left_out)} of {len(self.blocks)} blocks, "
+            f"{number_of(self.products, 'HVP')} in {readable_time(self.seconds)}{within}{ended}{widest}{left}."
         )
 
     def _records(self) -> list[dict[str, Any]]:

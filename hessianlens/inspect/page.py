@@ -13,6 +13,7 @@ from hessianlens.inspect.diagnostics import Diagnostics
 from hessianlens.inspect.measurement import BlockMeasurements
 from hessianlens.inspect.table import CurvatureTable, times
 from hessianlens.problems import Problem, batch_size, layer_of
+from hessianlens.sizes import number_of
 from hessianlens.spectra.inertia_shares import RELATIVE_ZERO, WIDE, Inertia, in_percent, inertia_of
 
 _WIDE = 0.5
@@ -128,7 +129,7 @@ def subject_of(problem: Problem, how: str, repeat: str, advice: str) -> Subject:
     parameters = sum(tensor.numel() for tensor in problem.params.values())
     named = type(problem.source).__name__ if problem.source is not None else "a model"
     return Subject(
-        model=f"{named}: {parameters:,} parameters in {len(problem.blocks)} blocks",
+        model=f"{named}: {number_of(parameters, 'parameter', ',')} in {number_of(len(problem.blocks), 'block')}",
         data=_described(problem),
         loss=f"{float(problem.total_loss().detach()):.6g} ({problem.reduction or 'as given'})",
         how=how,
@@ -143,7 +144,7 @@ def _described(problem: Problem) -> str:
     """How much data there is, in all processes."""
     counts = problem.ranks.all_gather("data", lambda: (sum(map(batch_size, problem.data)), len(problem.data)))
     sequences, batches = (sum(count[k] for count in counts) for k in (0, 1))
-    return f"{sequences} sequences in {batches} batches"
+    return f"{number_of(sequences, 'sequence')} in {number_of(batches, 'batch', plural='batches')}"
 
 
 _SPLIT = 14

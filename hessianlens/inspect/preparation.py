@@ -22,6 +22,7 @@ from hessianlens.models.adapters.trial_run import run_dry
 from hessianlens.models.adapters.twice_differentiable import LONG
 from hessianlens.network.forecasting import Forecast
 from hessianlens.problems import Batch, Block, Problem, batch_size
+from hessianlens.sizes import number_of
 from hessianlens.work_times import WorkTimes, work
 
 PASSES_PER_PRODUCT = 6
@@ -130,7 +131,7 @@ class PreparedModel:
         tokens = longest_sequence(self.data.batches)
         sequences = sum(map(batch_size, self.data.batches))
         each = f" of {tokens:,} tokens" if tokens else ""
-        return f"{LOADING_PASSES} forward passes over {sequences} {'sequence' if sequences == 1 else 'sequences'}{each}"
+        return f"{LOADING_PASSES} forward passes over {number_of(sequences, 'sequence')}{each}"
 
     def open(self) -> OpenedModel:
         """Run the model, compare its loss, and cut its batches to the memory; every failure is an `InputError`."""

@@ -29,6 +29,7 @@ from hessianlens.display import (
 from hessianlens.layer.query_key import eigenvalue_pairs
 from hessianlens.operators.grid import block_name
 from hessianlens.parts import LAYER_PARTS
+from hessianlens.sizes import number_of
 
 if TYPE_CHECKING:
     from hessianlens.layer.hessian import AttentionHessian
@@ -121,7 +122,7 @@ def _heads(H: AttentionHessian) -> str:
 def _tokens(H: AttentionHessian) -> str:
     sequences, queries, tokens = H.heads[0].weights.shape
     carrying = f", {queries} of which carry the loss" if queries < tokens else ""
-    return f"{sequences} sequence{'s' if sequences > 1 else ''} of {tokens} tokens{carrying}"
+    return f"{number_of(sequences, 'sequence')} of {number_of(tokens, 'token')}{carrying}"
 
 
 def _short(H: AttentionHessian, rows: Sequence[dict[str, Any]], spectra: Sequence[Spectrum]) -> list[tuple[str, str]]:

@@ -15,6 +15,7 @@ from hessianlens.display import DisplayableRows, Picture, Spikes
 from hessianlens.errors import InputError, check_number, check_whole, describe_value
 from hessianlens.layer.functional import score_pair_matrix
 from hessianlens.layer.hessian import AttentionHessian
+from hessianlens.sizes import number_of
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -57,12 +58,13 @@ class EigenvaluePairs(DisplayableRows):
     def _picture(self, asked: bool) -> Picture:
         """Every pair once."""
         values = [row["eigenvalue"] for row in self._records()]
-        return Spikes(values, f"eigenvalue pairs, each {self.multiplicity} times", paired=True)
+        return Spikes(values, f"eigenvalue pairs, each {number_of(self.multiplicity, 'time')}", paired=True)
 
     def __repr__(self) -> str:
         largest = ", ".join(f"±{value:.4g}" for value in self.values[:4].tolist())
         more = ", ..." if len(self.values) > 4 else ""
-        return f"EigenvaluePairs {largest}{more}, each {self.multiplicity} times; {self.nonzero} are not zero"
+        times = number_of(self.multiplicity, "time")
+        return f"EigenvaluePairs {largest}{more}, each {times}; {self.nonzero} are not zero"
 
     def eigenvalues(self) -> Float[Tensor, " n"]:
         """All ``2 d d_K`` eigenvalues, ascending."""

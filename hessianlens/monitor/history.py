@@ -16,6 +16,7 @@ from hessianlens.monitor.alarms import head_alarms
 from hessianlens.monitor.page import document, timeline
 from hessianlens.monitor.records import MODEL, Reading, Record, RecordFile
 from hessianlens.network.head_health import HeadAlarm
+from hessianlens.sizes import number_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -167,5 +168,5 @@ class History(DisplayableRows, Sequence[Record]):
         first, last = self._kept[0].step, self._kept[-1].step
         heads = [name for name, quantities in self.names().items() if "largest_logit" in quantities]
         others = [name for name in self.names() if name not in heads]
-        counted = [f"{len(heads)} attention heads"] if heads else []
-        return f"History of {len(self)} records, steps {first} to {last}: {', '.join([*others, *counted])}"
+        counted = [number_of(len(heads), "attention head")] if heads else []
+        return f"History of {number_of(len(self), 'record')}, steps {first} to {last}: {', '.join([*others, *counted])}"

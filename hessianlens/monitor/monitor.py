@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 import warnings
@@ -19,19 +18,19 @@ from hessianlens.errors import (
     expect,
 )
 from hessianlens.memory import lacks_memory
-from hessianlens.models.adapters.assembly import LossLike
+from hessianlens.models.adapters.loss_choice import LossLike
 from hessianlens.monitor.alarms import new_alarms
 from hessianlens.monitor.arguments import QUANTITIES, check_quantities, make_effort
-from hessianlens.monitor.edge_of_stability import Edge, stability_edges
 from hessianlens.monitor.history import History
-from hessianlens.monitor.inputs import check_given, targets_from_old_names, watched_problem
+from hessianlens.monitor.inputs import targets_from_old_names, watched_problem
 from hessianlens.monitor.integrations import Sink, make_log
+from hessianlens.monitor.live_measurements import LiveMeasurements
 from hessianlens.monitor.live_problem import LiveProblem
-from hessianlens.monitor.measurement import Measurer, Pieces, WorkPiece, measurement_pieces, rehearse
-from hessianlens.monitor.ongoing import GRADIENTS_PER_PIECE, Ongoing, price_of
-from hessianlens.monitor.pace import Pace, PieceTimes
-from hessianlens.monitor.plan import SPAN_SHARE, MeasurementPlan, affordable_plan, whole_plan
-from hessianlens.monitor.records import MODEL, Reading, Record, RecordFile
+from hessianlens.monitor.measurement import Measurer, WorkPiece
+from hessianlens.monitor.ongoing import Ongoing
+from hessianlens.monitor.pace import Pace
+from hessianlens.monitor.plan import MeasurementPlan
+from hessianlens.monitor.records import Record, RecordFile
 from hessianlens.network.head_health import HeadAlarm
 from hessianlens.problems import Batch, Block, Problem
 from hessianlens.state_guard import restores_state, without_side_effects
@@ -110,7 +109,7 @@ class Monitor:
     ...     optimizer.step()
     ...     record = monitor.step()
     >>> monitor
-    Monitor of 3 records at steps 1 to 5: model, layer0.attn.q, layer0.attn, 1 attention heads
+    Monitor of 3 records at steps 1 to 5: model, layer0.attn.q, layer0.attn, 1 attention head
     >>> monitor.history[-1].numbers["model"]["edge"].value
     20.0
     """
@@ -138,15 +137,16 @@ class Monitor:
         targets = [*targets_from_old_names(old), *(log if isinstance(log, list | tuple) else [log])]
         self.pace = Pace(every, overhead, old.get("clock", time.perf_counter))
         effort = make_effort(probes, steps, old.get("tol", rtol), seed=seed, warm=old.get("warm", True))
-        self._measurer = Measurer(check_quantities(quantities), effort)
+        measurer = Measurer(check_quantities(quantities), effort)
         check_flag("whole", whole)
         with without_side_effects():
-            self._live = LiveProblem(watched_problem(problem, data, loss))
-        self.blocks: list[Block] = [] if blocks is None else self._live.base.select(blocks)
+            live = LiveProblem(watched_problem(problem, data, loss))
+        self.blocks: list[Block] = [] if blocks is None else live.base.select(blocks)
         expect(whole or bool(self.blocks), "blocks: got none and whole=False, expected something to watch.")
         if optimizer is not None:
             check_optimizer(optimizer)
         self.whole, self.optimizer = whole, optimizer
+        self._measurements = LiveMeasurements(live, measurer, self.pace, self.blocks, whole)
         self.history, self._sinks = History(), list[Sink]()
         for made in map(make_log, targets):
             if isinstance(made, RecordFile):
@@ -157,7 +157,7 @@ class Monitor:
         self._step = self.history[-1].step if len(self.history) else 0
         self._resumed: float | None = None
         self._ongoing: Ongoing | None = None
-        self._prices, self.setup_seconds = PieceTimes[WorkPiece](), 0.0
+        self.setup_seconds = 0.0
         if overhead is not None:
             self.set_up()
 
@@ -168,45 +168,41 @@ class Monitor:
         This also times the pieces of a measurement, so that the first measurement keeps to `overhead` like the others.
         It is called if there is an `overhead`; call it again if you change `pace.clock`.
         """
-        self._prices = PieceTimes[WorkPiece]()
         began = self.pace.clock()
-        watched = [*(self._live.trained() if self.whole else []), *self.blocks]
-        with without_side_effects():
-            for piece, seconds in rehearse(self._measurer, self._live.now(), watched, self.pace.clock):
-                self._prices.add(piece, seconds)
-        self._live.verified()
+        self._measurements.set_up()
         self.setup_seconds = self.pace.clock() - began
 
     @property
     def problem(self) -> Problem:
         """The model as it is now, on the probe batch."""
-        return self._live.now()
+        return self._measurements.live.now()
 
     @property
     def warm_start(self) -> bool:
         """Whether the search for a largest eigenvalue starts from the previous eigenvector."""
-        return self._measurer.effort.warm
+        return self._measurements.measurer.effort.warm
 
     @warm_start.setter
     def warm_start(self, value: bool) -> None:
         check_flag("warm_start", value)
-        self._measurer.effort = replace(self._measurer.effort, warm=value)
+        measurer = self._measurements.measurer
+        measurer.effort = replace(measurer.effort, warm=value)
 
     @property
     def products(self) -> int:
         """Number of HVPs so far."""
-        return self._measurer.products
+        return self._measurements.measurer.products
 
     @property
     def search_products(self) -> int:
         """Number of HVPs that the search for largest eigenvalues has taken so far."""
-        return self._measurer.searched
+        return self._measurements.measurer.searched
 
     @property
     def piece_seconds(self) -> dict[str, float]:
         """Recent seconds per piece of a measurement, for the first matrix: "gradient", "attention", "HVP" ..."""
         found: dict[str, float] = {}
-        for piece, seconds in self._prices:
+        for piece, seconds in self._measurements.prices:
             found.setdefault(piece.work, seconds / piece.vectors)
         return found
 
@@ -234,20 +230,16 @@ class Monitor:
                 return None
             if self.pace.overhead is None:
                 return self.measure(self._step, optimizer=optimizer, **given)
-            if not self.pace.affords(price_of(WorkPiece("gradient"), self._prices)):
+            if not self._measurements.affords(WorkPiece("gradient")):
                 return None
-            self._ongoing = self._begin(optimizer, given, self._affordable())
-        return self._advance() if self._affords_next(self._ongoing) else None
-
-    def _affords_next(self, ongoing: Ongoing) -> bool:
-        """Whether the next piece of a measurement is paid for."""
-        return ongoing.piece is not None and self.pace.affords(price_of(ongoing.piece, self._prices))
+            self._ongoing = self._begin(optimizer, given, self._measurements.affordable_plan)
+        return self._advance() if self._measurements.affords(self._ongoing.piece) else None
 
     @restores_state
     def measure(self, step: int | None = None, *, optimizer: Any = None, **given: float) -> Record:
         """Measure everything now, regardless of `overhead`; arguments as for `step`. Discards any unfinished one."""
         self._step = self._step if step is None else check_whole("step", step, 0)
-        self._ongoing = self._begin(optimizer, given, self._whole_plan)
+        self._ongoing = self._begin(optimizer, given, self._measurements.whole_plan)
         record = self._advance(at_any_price=True)
         assert record is not None
         return record
@@ -260,49 +252,9 @@ class Monitor:
         ongoing.notes.append(f"the run ended before these were measured: {', '.join(ongoing.missing) or 'none'}")
         return self._complete(ongoing)
 
-    @property
-    def _whole_plan(self) -> MeasurementPlan:
-        return whole_plan(self._measurer.quantities, self._measurer.effort, self._matrices)
-
-    @property
-    def _matrices(self) -> int:
-        return self.whole + len(self.blocks)
-
-    def _affordable(self) -> MeasurementPlan:
-        """As much as training pays for within `every` steps, or within a third of the run so far."""
-        seconds = self.pace.earns_in(max(self.pace.every, SPAN_SHARE * self.pace.steps))
-        gradient = price_of(WorkPiece("gradient"), self._prices) / GRADIENTS_PER_PIECE["gradient"]
-        seconds -= gradient * sum(GRADIENTS_PER_PIECE[work] for work in ("gradient", "attention", "first HVP"))
-        name = MODEL if self.whole else self.blocks[0].name
-        each = price_of(WorkPiece("HVP", name), self._prices)
-        return affordable_plan(self._whole_plan, self._matrices, max(seconds, 0.0) / each if each else math.inf)
-
-    @restores_state
     def _begin(self, optimizer: Any, given: Mapping[str, float], plan: MeasurementPlan) -> Ongoing:
-        """A measurement of the weights as they are now; with a limit on its time it may take several steps."""
-        self.pace.begin(self._step)
         optimizer = self.optimizer if optimizer is None else optimizer
-        inner = None if optimizer is None else check_optimizer(optimizer)
-        values = {name: check_given(name, value) for name, value in given.items()}
-        if inner is not None and "lr" not in values:
-            values = {"lr": max(float(group["lr"]) for group in inner.param_groups), **values}
-        trained, notes = self._earlier() + self.pace.trained, list[str]()
-        if self.pace.overhead is not None and (said := plan.note(self.pace.overhead)):
-            notes.append(said)
-        with self.pace.spending(), without_side_effects():
-            found: dict[str, dict[str, Reading]] = {}
-            pieces = self._pieces(optimizer, notes, plan, found)
-        ongoing = Ongoing(self._step, plan, values, trained, self._measurer.products, pieces, notes, found)
-        ongoing.cost = self.pace.last
-        return ongoing
-
-    def _pieces(
-        self, optimizer: Any, notes: list[str], plan: MeasurementPlan, found: dict[str, dict[str, Reading]]
-    ) -> Pieces[None]:
-        problem = self._live.now(copied=self.pace.overhead is not None)
-        trained = self._live.trained() if self.whole else []
-        edges = self._edges(optimizer, trained, notes) if "edge" in plan.quantities else {}
-        return measurement_pieces(self._measurer, problem, trained, self.blocks, edges, notes, plan, found)
+        return self._measurements.begin(self._step, plan, optimizer, given, self._earlier())
 
     @restores_state
     def _advance(self, at_any_price: bool = False) -> Record | None:
@@ -312,11 +264,11 @@ class Monitor:
         try:
             with without_side_effects():
                 while ongoing.piece is not None:
-                    if not at_any_price and not self._affords_next(ongoing):
+                    if not at_any_price and not self._measurements.affords(ongoing.piece):
                         self._ongoing = ongoing
                         return None
-                    ongoing.work(self.pace, self._prices)
-            self._live.verified()
+                    ongoing.work(self.pace, self._measurements.prices)
+            self._measurements.live.verified()
         except (InputError, RuntimeError, MemoryError) as error:
             self._failed(ongoing, error)
         return self._complete(ongoing)
@@ -332,7 +284,7 @@ class Monitor:
     def _complete(self, ongoing: Ongoing) -> Record:
         """Its record, in the history and wherever else records go."""
         self._ongoing = None
-        record = ongoing.record(self._step, self._measurer.products)
+        record = ongoing.record(self._step, self.products)
         earlier = [one for one in self.history if one.step < record.step]
         record = replace(record, notes=(*record.notes, *map(str, new_alarms([*earlier, record]))))
         self.history.add(record)
@@ -345,13 +297,6 @@ class Monitor:
         if self._resumed is None:
             self._resumed = max((record.trained for record in self.history if record.step < self._step), default=0.0)
         return self._resumed
-
-    def _edges(self, optimizer: Any, trained: Sequence[Block], notes: list[str]) -> dict[str, Edge]:
-        """By what is watched, how the optimiser sees it."""
-        if "edge" not in self._measurer.quantities or optimizer is None:
-            return {}
-        asked = {MODEL: trained} if trained else {}
-        return stability_edges(optimizer, self._live.model, {**asked, **{b.name: [b] for b in self.blocks}}, notes)
 
     @property
     def alarms(self) -> list[HeadAlarm]:

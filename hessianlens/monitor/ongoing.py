@@ -9,6 +9,7 @@ from hessianlens.monitor.measurement import Pieces, WorkPiece
 from hessianlens.monitor.pace import Pace, PieceTimes
 from hessianlens.monitor.plan import MeasurementPlan
 from hessianlens.monitor.records import Reading, Record
+from hessianlens.sizes import number_of
 
 GRADIENTS_PER_PIECE = {"gradient": 1.2, "attention": 0.7, "first HVP": 4.0, "HVP": 2.2}
 """Gradients of the probe batch that a piece of work takes, where none was done yet; of HVPs per vector."""
@@ -107,4 +108,4 @@ class Ongoing:
 
     def __repr__(self) -> str:
         comes = "complete" if self.piece is None else f"next: {self.piece.work}"
-        return f"measurement of step {self.step}, {self.plan.hvps:.0f} HVPs planned, {comes}"
+        return f"measurement of step {self.step}, {number_of(self.plan.hvps, 'HVP', '.0f')} planned, {comes}"

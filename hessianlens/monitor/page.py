@@ -11,7 +11,7 @@ from hessianlens.display import Document, Figure, Line, Section, SideBySide, Tab
 from hessianlens.monitor.alarms import GROWTH
 from hessianlens.monitor.records import MODEL, SHARES, Reading
 from hessianlens.network.head_health import ALARM_RULES
-from hessianlens.sizes import readable_time
+from hessianlens.sizes import number_of, readable_time
 from hessianlens.spectra.inertia_shares import WIDE
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ def _cost(history: History) -> Section:
     cost, trained = sum(record.cost for record in history), history[-1].trained
     share = f", {cost / trained:.1%} of the time of training" if trained > 0 else ""
     products = sum(record.products for record in history)
-    words = f"{products} HVPs in {readable_time(cost)}{share}."
+    words = f"{number_of(products, 'HVP')} in {readable_time(cost)}{share}."
     vague = [NAMES[q] for q in SHARES if any(q in has for has in history.names().values()) and not _tells(history, q)]
     unseen = (
         f"Not drawn: {', '.join(vague)}. With so few Lanczos steps and probes their intervals are wider than {WIDE:.0%}"

@@ -17,7 +17,7 @@ from hessianlens.network.base.sampling import WORKSPACE
 from hessianlens.network.routes.last_attention import closed_form_cost
 from hessianlens.parts import PARTS
 from hessianlens.problems import Block, Problem, check_problem, layer_groups, layer_of
-from hessianlens.sizes import parse_size, readable
+from hessianlens.sizes import number_of, parse_size, readable
 from hessianlens.state_guard import restores_state
 
 _HVP_MAX_FORWARD_PASSES = 40
@@ -95,9 +95,10 @@ class Forecast(DisplayableRows):
 
     def __str__(self) -> str:
         closed = f", {readable(self.closed_form_bytes)} of closed forms" if self.closed_form_bytes else ""
+        at_once = f"{number_of(self.sequences, 'sequence')} at once"
         return (
-            f"{self.products} HVPs, {readable(self.total_bytes)} ({readable(self.graph_bytes)} of graph for "
-            f"{self.sequences} sequences at once, {readable(self.vector_bytes)} of vectors{closed}) beside "
+            f"{number_of(self.products, 'HVP')}, {readable(self.total_bytes)} ({readable(self.graph_bytes)} of graph "
+            f"for {at_once}, {readable(self.vector_bytes)} of vectors{closed}) beside "
             f"{readable(self.process_bytes)} held already; {readable(self.available)} free"
         )
 

@@ -17,6 +17,7 @@ from hessianlens.network.base.attention_calls import (
 )
 from hessianlens.network.head_sums import HeadSums
 from hessianlens.problems import Problem, check_problem
+from hessianlens.sizes import number_of
 from hessianlens.state_guard import restores_state
 
 LARGE_LOGIT = 50.0
@@ -210,7 +211,7 @@ class AttentionHealth(DisplayableRows):
         alarms = self.alarms()
         found = "\n".join(f"  {alarm}" for alarm in alarms[:_SHOWN])
         more = f"\n  and {len(alarms) - _SHOWN} more" if len(alarms) > _SHOWN else ""
-        return f"AttentionHealth of {len(self.heads)} heads, {len(alarms)} alarms" + (
+        return f"AttentionHealth of {number_of(len(self.heads), 'head')}, {number_of(len(alarms), 'alarm')}" + (
             f"\n{found}{more}" if found else ""
         )
 

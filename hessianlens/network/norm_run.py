@@ -16,6 +16,7 @@ from hessianlens.network.exact_norms import RTOL, ExactNorms
 from hessianlens.network.saved_norms import SavedNorms
 from hessianlens.parts import NORM_METHODS, method_name
 from hessianlens.problems import Block, Problem, layer_groups
+from hessianlens.sizes import number_of
 from hessianlens.sketching.sampler import samples_needed
 from hessianlens.spectra import Estimate
 from hessianlens.spectra.norms import norm_from_lengths
@@ -154,7 +155,7 @@ class NormRun:
         """
         together = [self._request(block, probes) for block in self._sampled if block.name in self._covered]
         if together:
-            self.watch.step(f"{len(together)} blocks together")
+            self.watch.step(f"{number_of(len(together), 'block')} together")
             self._keep(self._source(together).draw(together))
         for group in layer_groups([block for block in self._sampled if block.name not in self._covered]):
             self._verify(group)

@@ -18,6 +18,7 @@ from hessianlens.network.operators import Pattern
 from hessianlens.network.saved_norms import SavedNorms
 from hessianlens.parts import NORM_METHODS, PART_NAMES, PARTS, check_parts, method_name, part_name
 from hessianlens.problems import Problem, check_problem
+from hessianlens.sizes import number_of
 from hessianlens.sketching import estimate_norm, norm_methods
 from hessianlens.spectra import Estimate
 from hessianlens.state_guard import restores_state
@@ -94,7 +95,7 @@ class BlockNorms(Mapping[tuple[Any, str], Estimate], DisplayableRows):
         ]
 
     def _heading(self) -> str:
-        return f"BlockNorms of {len(self._names)} blocks: {', '.join(self._parts)}"
+        return f"BlockNorms of {number_of(len(self._names), 'block')}: {', '.join(self._parts)}"
 
     def _cells(self) -> Cells:
         found = [[block_text(name), *(str(self._found[name, p]) for p in self._parts)] for name in self._names]

@@ -24,6 +24,7 @@ from hessianlens.network.operators import Pattern
 from hessianlens.network.planner import Choice, Planner, planner_of
 from hessianlens.parts import PAIR_METHODS, method_name, part_name
 from hessianlens.problems import Block, Problem, check_problem
+from hessianlens.sizes import number_of
 from hessianlens.spectra import Estimate
 from hessianlens.spectra.estimate import ends_in_percent
 from hessianlens.spectra.norms import lengths_of, norm_from_lengths
@@ -73,7 +74,7 @@ class PairNorms(DisplayableRows):
         return [{"row": r, "column": c, "part": self.part, **e.row()} for (r, c), e in self.estimates.items()]
 
     def _heading(self) -> str:
-        return f"PairNorms of {len(self.names)} blocks, {self.part}"
+        return f"PairNorms of {number_of(len(self.names), 'block')}, {self.part}"
 
     def _cells(self) -> Cells:
         """The pairs of two blocks that hold most: the rest is in the picture."""

@@ -17,6 +17,7 @@ from hessianlens.operators.base import StructuredOperator
 from hessianlens.operators.exponent_scaling import Scaled
 from hessianlens.operators.kronecker import Rearranged
 from hessianlens.operators.operator import Operator
+from hessianlens.sizes import number_of
 from hessianlens.state_guard import restores_state
 
 T = TypeVar("T")
@@ -157,7 +158,8 @@ class HybridOperator(Operator):
         if isinstance(plan := self.plan, Refusal) or self._dropped is not None:
             return self.hvps.cost
         measured = self.hvps.measured_cost
-        closed = f"{self.product_cost}; its norm, trace, diagonal and entries from a closed form: {plan.hvps} HVPs"
+        hvps = number_of(plan.hvps, "HVP")
+        closed = f"{self.product_cost}; its norm, trace, diagonal and entries from a closed form: {hvps}"
         return f"{closed}; {measured}" if measured else closed
 
     def announce(self, products: int) -> None:
@@ -244,4 +246,4 @@ class HybridOperator(Operator):
             return "HVPs"
         if not isinstance(plan := vars(self).get("plan"), ClosedFormPlan):
             return ""
-        return f"{'exact' if self._closed else 'exact on demand'}: {plan.hvps} HVPs"
+        return f"{'exact' if self._closed else 'exact on demand'}: {number_of(plan.hvps, 'HVP')}"

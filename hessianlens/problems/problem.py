@@ -31,6 +31,7 @@ from hessianlens.problems.batch import (
 from hessianlens.problems.block import Block
 from hessianlens.problems.model_check import ModelCheck
 from hessianlens.problems.selection import matches
+from hessianlens.sizes import number_of
 from hessianlens.state_guard import restores_state
 
 T = TypeVar("T")
@@ -96,7 +97,8 @@ class Problem(DisplayableRows):
     def __repr__(self) -> str:
         """One line, however large the model."""
         parameters = sum(tensor.numel() for tensor in self.params.values())
-        kind = f"{parameters:,} parameters in {len(self.blocks)} blocks, batches: {len(self.data)}"
+        size = f"{number_of(parameters, 'parameter', ',')} in {number_of(len(self.blocks), 'block')}"
+        kind = f"{size}, batches: {len(self.data)}"
         loss = f", loss: {self.reduction}" if self.reduction else ""
         shared = f", rank {self.ranks.rank} of {self.ranks.size}" if self.ranks.size > 1 else ""
         return f"Problem({kind}, {str(self.dtype).removeprefix('torch.')} on {self.device}{loss}{shared})"

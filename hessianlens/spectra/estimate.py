@@ -15,6 +15,7 @@ from torch import Tensor
 from hessianlens.checks import check_dense
 from hessianlens.display import Curve, DisplayableRows, Dot, Dots, Picture
 from hessianlens.errors import check_that, check_whole, describe_value, expect
+from hessianlens.sizes import number_of
 from hessianlens.spectra.intervals import check_level, squared_lengths, student
 
 EXACT_METHODS = ("exact", "basis", "dense")
@@ -275,7 +276,7 @@ def ends_in_percent(value: float, low: float, high: float) -> str:
 
 def _counted(probes: int, few: bool) -> str:
     """How many probes, and whether that is few."""
-    return f"{probes} probe{'' if probes == 1 else 's'}{': few' if few else ''}"
+    return f"{number_of(probes, 'probe')}{': few' if few else ''}"
 
 
 def _exponent(number: float) -> int:

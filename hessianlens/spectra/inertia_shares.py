@@ -20,6 +20,7 @@ from torch import Tensor
 
 from hessianlens.display import DisplayableRows, Picture, Share, Shares
 from hessianlens.errors import check_that, expect
+from hessianlens.sizes import number_of
 from hessianlens.spectra.canonical import shortfall_bounds
 from hessianlens.spectra.estimate import Estimate, PowerProduct
 from hessianlens.spectra.intervals import check_level, share_of_directions
@@ -50,7 +51,7 @@ class ShareEstimate(Estimate):
         if self.exact:
             return super().__str__()
         low, high = self.interval()
-        return f"between {low:.3g} and {high:.3g} ({self.probes} probes{': few' if self.few else ''})"
+        return f"between {low:.3g} and {high:.3g} ({number_of(self.probes, 'probe')}{': few' if self.few else ''})"
 
     __repr__ = __str__
 

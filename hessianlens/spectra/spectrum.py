@@ -16,6 +16,7 @@ from hessianlens.checks import check_dense, check_shape, check_tensor
 from hessianlens.display import Cells, Curve, DisplayableRows, Picture, facts
 from hessianlens.errors import InputError, check_function, check_number, check_that, describe_value, expect
 from hessianlens.failures import failures_as_input_errors
+from hessianlens.sizes import number_of
 from hessianlens.spectra.canonical import share_bounds
 from hessianlens.spectra.estimate import EXACT_METHODS, Estimate, mean_and_stderr
 from hessianlens.spectra.intervals import share_of_directions, squared_lengths
@@ -181,7 +182,7 @@ class SpectralDensity(DisplayableRows):
         """``1/n tr A^power``, for powers below ``2 steps``: the quadrature is exact for these."""
         check_count("power", power, 0, "moments are powers")
         known = self.resolved or power < 2 * self.steps
-        need = f"below {2 * self.steps} after {self.steps} steps of Lanczos; take more steps"
+        need = f"below {2 * self.steps} after {number_of(self.steps, 'step')} of Lanczos; take more steps"
         expect(known, f"power: got {power}; expected a power {need}.")
         return self.expectation(lambda x: x**power)
 
@@ -317,8 +318,8 @@ class SpectralDensity(DisplayableRows):
 
     def __str__(self) -> str:
         low, high = self.support
-        how = "exact" if self.exact else f"{self.probes} probes of {self.steps} steps"
-        return f"spectral density of {self.dimension} eigenvalues in [{low:.4g}, {high:.4g}] ({how})"
+        how = "exact" if self.exact else f"{number_of(self.probes, 'probe')} of {number_of(self.steps, 'step')}"
+        return f"spectral density of {number_of(self.dimension, 'eigenvalue')} in [{low:.4g}, {high:.4g}] ({how})"
 
     __repr__ = __str__
 

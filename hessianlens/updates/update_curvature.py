@@ -29,6 +29,7 @@ from hessianlens.display import (
 from hessianlens.display.chart import Axis, ChartModel, Key, Markers, Polyline
 from hessianlens.errors import check_number, expect
 from hessianlens.parts import PARTS, part_name
+from hessianlens.sizes import number_of
 
 _POINTS = 60
 """Points of a drawn curve."""
@@ -175,7 +176,7 @@ class UpdateCurvature(DisplayableRows):
         return "\n".join([self._heading(), *(f"  {name}: {text}" for name, text in self._short())])
 
     def _heading(self) -> str:
-        return f"UpdateCurvature of {len(self.groups)} groups, |d| = {short(self.length)}"
+        return f"UpdateCurvature of {number_of(len(self.groups), 'group')}, |d| = {short(self.length)}"
 
     def _short(self) -> list[tuple[str, str]]:
         """The findings, each with a heading."""
@@ -280,7 +281,7 @@ class UpdateCurvature(DisplayableRows):
         ]
         if self.notes:
             sections.append(Section("Notes", list(self.notes)))
-        size = f"{len(self.groups)} groups; |d| = {short(self.length)}"
+        size = f"{number_of(len(self.groups), 'group')}; |d| = {short(self.length)}"
         lead = f"What one update of the weights does to the loss, by {size}."
         return Document(title, lead, self._short(), sections)
 

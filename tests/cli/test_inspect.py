@@ -7,6 +7,7 @@ import json
 import re
 import signal
 from contextlib import nullcontext
+from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 
 import hessianlens as hl
 from hessianlens.cli import app
+from hessianlens.cli.inspect import compare_models, inspect_model
 from hessianlens.cli.inspect_view import _print_rows
 from hessianlens.inspect.inspection import Inspection, cell
 from hessianlens.inspect.preparation import open_model
@@ -35,6 +37,13 @@ def test_help_has_examples() -> None:
     assert answer.exit_code == 0 and "Examples" in answer.output
     for words in ("toy:layers=2,d_model=64", "config:gpt2", "--max-memory", "--also", "--out", "--dry-run"):
         assert words in answer.output
+
+
+def test_two_models_are_compared_with_the_options_of_one() -> None:
+    """Typer reads options from signatures, so both commands have them written out: with the same defaults and help."""
+    one, two = (dict(signature(command).parameters) for command in (inspect_model, compare_models))
+    del one["model"], one["dry_run"], two["before"], two["after"]
+    assert one == two
 
 
 def test_a_table() -> None:

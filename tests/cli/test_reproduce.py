@@ -77,7 +77,7 @@ def test_failed_cells_are_a_finding() -> None:
     done = call("reproduce", "raises", *SMALL, "--set", "bad=1")
     assert done.exit_code == 1
     assert "failed: raises (size=20, repeat=1" in done.stderr and "ZeroDivisionError: this one is bad" in done.stderr
-    assert "1 cells failed; all others are kept in hessianlens.sqlite." in done.stderr
+    assert "1 cell failed; all others are kept in hessianlens.sqlite." in done.stderr
     assert done.stdout.splitlines()[1].split()[:6] == ["raises", "custom", "2", "1", "0", "1"]
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import hessianlens as hl
-from hessianlens.curvature import Linearisation, excerpts, repeated, verify
+from hessianlens.curvature import Linearisation, excerpts, thresholds, verify
 from hessianlens.curvature.tape import TapedLinearisation
 from hessianlens.problems import Problem
 from tests.curvature import networks
@@ -187,7 +187,7 @@ def test_an_excerpt_that_cannot_be_differentiated_accuses_nobody() -> None:
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every model counts as large."""
-    monkeypatch.setattr(repeated, "TAPE_MIN_MULTIPLY_ADDS", 0.0)
+    monkeypatch.setattr(thresholds, "TAPE_MIN_MULTIPLY_ADDS", 0.0)
 
 
 def _graph_products(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
@@ -219,7 +219,7 @@ def test_a_single_product_takes_no_tape(large: None, monkeypatch: pytest.MonkeyP
 def test_a_tape_is_there_for_the_first_of_a_few_products(large: None, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = _problem(Worded(torch.tanh), _tokens(3), verify=False)
     op, v = hl.hessian(problem, "inner.weight", method="hvp"), randn(3 * WIDTH)
-    op.announce(repeated.TAPE_MIN_HVPS_BY_EXCERPT)
+    op.announce(thresholds.TAPE_MIN_HVPS_BY_EXCERPT)
     expected = _by_graph(problem, v)
     seen = _graph_products(monkeypatch)
     assert_same(op @ v, expected, "the first product", 1e-12)
@@ -287,7 +287,7 @@ LOOPS: dict[str, Callable[[Any], object]] = {
 @pytest.mark.parametrize("name", LOOPS)
 def test_loops_say_how_many_products_will_follow(name: str, large: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """With two sequences too short for an excerpt nothing but that makes a tape for the first product."""
-    monkeypatch.setattr(repeated, "TAPE_MIN_HVPS_DONE", 10**6)
+    monkeypatch.setattr(thresholds, "TAPE_MIN_HVPS_DONE", 10**6)
     problem = _problem(Worded(torch.tanh), _tokens(2, length=8), verify=False)
     seen = _graph_products(monkeypatch)
     op = hl.hessian(problem, "inner.weight", method="hvp")

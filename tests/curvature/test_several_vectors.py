@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import hessianlens as hl
-from hessianlens.curvature import Linearisation, Repeated, repeated
+from hessianlens.curvature import Linearisation, Repeated, repeated, thresholds
 from hessianlens.problems import Problem
 from tests.curvature.registry import CASES, dense_of
 from tests.hostile.ways import Squared
@@ -52,7 +52,7 @@ def test_sampled_norms_are_those_of_single_products(parts: tuple[str, ...], monk
     seen = _passes(monkeypatch)
     together = hl.block_norms(problem, blocks, parts, probes=7, method="probes")
     assert max(seen) == 7
-    monkeypatch.setattr(repeated, "VECTORS_MULTIPLY_ADDS", 0.0)
+    monkeypatch.setattr(thresholds, "VECTORS_MULTIPLY_ADDS", 0.0)
     seen.clear()
     single = hl.block_norms(replace(problem), blocks, parts, probes=7, method="probes")
     assert set(seen) == {0}

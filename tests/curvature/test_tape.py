@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as nnf
 
 import hessianlens as hl
-from hessianlens.curvature import Linearisation, repeated
+from hessianlens.curvature import Linearisation, thresholds
 from hessianlens.curvature.tape import Tape, TapedLinearisation, Unrecordable, lowering, rows
 from hessianlens.problems import Problem
 from tests.curvature import hugging_face, networks
@@ -93,8 +93,8 @@ def test_a_tape_knows_every_parameter_of_a_decoder(name: str) -> None:
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tapes at any size, from the second product on."""
-    monkeypatch.setattr(repeated, "TAPE_MIN_MULTIPLY_ADDS", 0.0)
-    monkeypatch.setattr(repeated, "TAPE_MIN_HVPS_DONE", 1)
+    monkeypatch.setattr(thresholds, "TAPE_MIN_MULTIPLY_ADDS", 0.0)
+    monkeypatch.setattr(thresholds, "TAPE_MIN_HVPS_DONE", 1)
 
 
 @pytest.mark.expensive
@@ -117,7 +117,7 @@ def test_operators_go_on_with_a_tape(name: str, eager: None) -> None:
 def test_products_that_are_announced_take_one_of_one_sequence_from_the_graph(
     eager: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(repeated, "TAPE_MIN_HVPS_EXPECTED", 3)
+    monkeypatch.setattr(thresholds, "TAPE_MIN_HVPS_EXPECTED", 3)
     seen: list[int] = []
     product = Linearisation.hessian
 
@@ -143,7 +143,7 @@ def test_norms_say_which_way_their_probes_went(eager: None) -> None:
     norms = hl.block_norms(problem, ["layer0.attn.q", "layer1.mlp.in"], probes=6, method="probes")
     by_tape = {key: norm.value for key, norm in norms.items()}
     assert all("tape" in norms.why[name] for name in ("layer0.attn.q", "layer1.mlp.in"))
-    repeated.TAPE_MIN_MULTIPLY_ADDS = float("inf")
+    thresholds.TAPE_MIN_MULTIPLY_ADDS = float("inf")
     small = hl.block_norms(
         CASES["GPT-2"].problem(verify=False), ["layer0.attn.q", "layer1.mlp.in"], probes=6, method="probes"
     )
@@ -260,7 +260,7 @@ def test_a_wrong_derivative_is_found_out(
     mutate: Callable, announced: bool, eager: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mutate(monkeypatch)
-    monkeypatch.setattr(repeated, "TAPE_MIN_HVPS_EXPECTED", 1 if announced else 10)
+    monkeypatch.setattr(thresholds, "TAPE_MIN_HVPS_EXPECTED", 1 if announced else 10)
     problem = CASES["GPT-2"].problem(verify=False)
     block = problem.blocks["layer0.attn.k"]
     op = hl.hessian(problem, block.name, method="hvp")

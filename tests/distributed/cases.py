@@ -298,7 +298,7 @@ def memory_that_differs_is_decided_alike(place: Place) -> None:
 @paired
 def tapes_are_a_matter_of_each_process(place: Place) -> None:
     shared, alone = both(place.pair, place.rank)
-    with patch("hessianlens.curvature.repeated.TAPE_MIN_MULTIPLY_ADDS", 1e30 * place.rank):
+    with patch("hessianlens.curvature.thresholds.TAPE_MIN_MULTIPLY_ADDS", 1e30 * place.rank):
         op = hl.hessian(shared, "layer0.attn.q", method="hvp")
         op.announce(10)
         found = [op @ vector(op.shape[1], seed) for seed in range(4)]
@@ -383,7 +383,7 @@ def weights_that_differ_are_refused(place: Place) -> None:
     model = text_model()
     with torch.no_grad():
         model[1].weight[0, 0] += 1e-9 * place.rank
-    with refusal("rank 1 and rank 0 differ in 1 parameters or buffers, such as 1.weight"):
+    with refusal("rank 1 and rank 0 differ in 1 of their parameters or buffers, such as 1.weight"):
         hl.problem(model, text_data(), "cross_entropy", process_group=place.pair)
 
 

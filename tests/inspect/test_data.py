@@ -218,7 +218,7 @@ BAD: dict[str, Callable[[Path], Path]] = {
     "could not be read .*expected text in UTF-8": lambda folder: _bytes(folder / "a.jsonl", b"\xff\xfe"),
     "a.txt' could not be read": lambda folder: _bytes(folder / "a.txt", b"\xff\xfe"),
     "is empty": lambda folder: _written(folder / "a.txt", " \n"),
-    "got 1 tokens, expected at least 2": lambda folder: _written(folder / "a.txt", "cat"),
+    "got 1 token, expected at least 2": lambda folder: _written(folder / "a.txt", "cat"),
 }
 
 

@@ -10,19 +10,17 @@ import hessianlens as hl
 from hessianlens.attention import CrossAttention
 from hessianlens.errors import InputError
 from hessianlens.layer import expansion
-from tests.oracles import layers
 from tests.oracles.comparison import assert_same
-from tests.oracles.properties import dense_form, frobenius_norm, trace_and_diagonal
+from tests.oracles.layers import assert_all_properties, assert_witnesses_agree
 from tests.pairwise import pairwise
 from tests.variants import (
     ALL_ACTIVATIONS,
-    DOUBLE,
     LENGTH,
     OUTPUT,
+    SCORE_OPTIONS,
     WIDTH,
     factored_values,
     losses,
-    query_key_norm,
     randn,
     self_attention,
     square_loss,
@@ -39,11 +37,6 @@ def keys(batch: int | None, length: int, width: int = WIDE) -> Tensor:
 def cross_attention(d_k: int = 3, width: int = WIDE, **options) -> CrossAttention:
     shapes = ((WIDTH, d_k), (width, d_k), (width, OUTPUT))
     return CrossAttention(*(randn(*shape, seed=1 + k) / 2 for k, shape in enumerate(shapes)), **options)
-
-
-def assert_witnesses_agree(layer, X: Tensor, X_kv: Tensor, loss) -> None:
-    """Every block with its norm, trace and diagonal."""
-    layers.assert_witnesses_agree(layer, X, loss, (dense_form, frobenius_norm, trace_and_diagonal), X_kv)
 
 
 def _mask(length: int) -> Tensor:
@@ -64,46 +57,40 @@ MASKS = {
     "block mask": lambda length: {"mask": _block_mask(length)},
     "additive bias": lambda length: {"bias": randn(LENGTH, length, seed=4)},
 }
-MORE = {
-    "plain": lambda: {},
-    "norms": lambda: {"query_norm": query_key_norm(3, "rms", 1), "key_norm": query_key_norm(3, "layer", 2, True)},
-    "sink": lambda: {"sink": torch.tensor(0.3, dtype=DOUBLE)},
-    "constant sink": lambda: {"sink": 0.0},
-}
 
 
-@pairwise(length=[1, 3, LENGTH, 8], mask=MASKS, more=MORE, batch=[None, 2], temperature=[1.0, 0.6])
+@pairwise(length=[1, 3, LENGTH, 8], mask=MASKS, more=SCORE_OPTIONS, batch=[None, 2], temperature=[1.0, 0.6])
 def test_every_block(length: int, mask: str, more: str, batch: int | None, temperature: float) -> None:
     X, X_kv = tokens(batch), keys(batch, length)
-    layer = cross_attention(temperature=temperature, **MASKS[mask](length), **MORE[more]())
-    assert_witnesses_agree(layer, X, X_kv, square_loss(X))
+    layer = cross_attention(temperature=temperature, **MASKS[mask](length), **SCORE_OPTIONS[more]())
+    assert_all_properties(layer, X, square_loss(X), X_kv)
 
 
 @pytest.mark.parametrize("activation", ALL_ACTIVATIONS)
 def test_every_activation(activation: str) -> None:
     X, layer = tokens(None), cross_attention(activation=ALL_ACTIVATIONS[activation]())
-    assert_witnesses_agree(layer, X, keys(None, 3), square_loss(X))
+    assert_all_properties(layer, X, square_loss(X), keys(None, 3))
 
 
 @pytest.mark.parametrize("loss", losses(tokens(None)))
 @pytest.mark.parametrize("length", [3, 8])
 def test_every_loss(loss: str, length: int) -> None:
     X = tokens(2)
-    assert_witnesses_agree(cross_attention(2), X, keys(2, length), losses(X)[loss])
+    assert_all_properties(cross_attention(2), X, losses(X)[loss], keys(2, length))
 
 
 def test_heads_of_different_kinds() -> None:
     X, X_kv = tokens(2), keys(2, 7, WIDTH)
     single = hl.SingleMatrixAttention(randn(4, 4, seed=7), randn(4, 3, seed=8))
     layer = hl.MultiHeadAttention([self_attention(2), factored_values(sink=0.0), single, cross_attention(2, WIDTH)])
-    layers.assert_witnesses_agree(layer, X, square_loss(X), X_kv=X_kv)
+    assert_witnesses_agree(layer, X, square_loss(X), X_kv=X_kv)
 
 
 def test_derivatives_kept_as_diagonal_plus_low_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     """What large problems use: nothing is formed because it is small."""
     monkeypatch.setattr(expansion, "_SMALL", 0)
     X = tokens(2)
-    assert_witnesses_agree(cross_attention(), X, keys(2, 8), square_loss(X))
+    assert_all_properties(cross_attention(), X, square_loss(X), keys(2, 8))
 
 
 def test_its_own_tokens_as_keys_are_self_attention() -> None:

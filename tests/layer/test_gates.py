@@ -10,9 +10,8 @@ import hessianlens as hl
 from hessianlens.attention.side_by_side import SideBySideAttention, TokenwiseHead
 from hessianlens.errors import InputError, Refusal
 from hessianlens.layer import expansion, gated
-from tests.oracles import layers
 from tests.oracles.comparison import assert_same
-from tests.oracles.properties import dense_form, frobenius_norm, trace_and_diagonal
+from tests.oracles.layers import assert_all_properties
 from tests.pairwise import pairwise
 from tests.variants import (
     ALL_ACTIVATIONS,
@@ -20,6 +19,7 @@ from tests.variants import (
     LENGTH,
     MASKS,
     OUTPUT,
+    SCORE_OPTIONS,
     WIDTH,
     factored_values,
     losses,
@@ -38,43 +38,30 @@ def gate(kind: str, seed: int = 30) -> dict[str, Tensor]:
     return {"gate": randn(WIDTH, GATES[kind], seed=seed)}
 
 
-def assert_witnesses_agree(layer, X: Tensor, loss, X_kv: Tensor | None = None) -> None:
-    """Every block with its norm, trace and diagonal."""
-    layers.assert_witnesses_agree(layer, X, loss, (dense_form, frobenius_norm, trace_and_diagonal), X_kv)
-
-
-MORE = {
-    "plain": lambda: {},
-    "norms": lambda: {"query_norm": query_key_norm(3, "rms", 1), "key_norm": query_key_norm(3, "layer", 2, True)},
-    "sink": lambda: {"sink": torch.tensor(0.3, dtype=DOUBLE)},
-    "softmax off by one": lambda: {"sink": 0.0},
-}
-
-
-@pairwise(kind=GATES, mask=MASKS, more=MORE, batch=[None, 2], temperature=[1.0, 0.6])
+@pairwise(kind=GATES, mask=MASKS, more=SCORE_OPTIONS, batch=[None, 2], temperature=[1.0, 0.6])
 def test_every_block(kind: str, mask: str, more: str, batch: int | None, temperature: float) -> None:
     X = tokens(batch)
-    options = {**gate(kind), **MASKS[mask](LENGTH), **MORE[more]()}
-    assert_witnesses_agree(self_attention(3, temperature=temperature, **options), X, square_loss(X))
+    options = {**gate(kind), **MASKS[mask](LENGTH), **SCORE_OPTIONS[more]()}
+    assert_all_properties(self_attention(3, temperature=temperature, **options), X, square_loss(X))
 
 
 @pytest.mark.parametrize("activation", ALL_ACTIVATIONS)
 def test_every_activation(activation: str) -> None:
     X = tokens(None)
     layer = self_attention(3, activation=ALL_ACTIVATIONS[activation](), causal=True, **gate("of every entry"))
-    assert_witnesses_agree(layer, X, square_loss(X))
+    assert_all_properties(layer, X, square_loss(X))
 
 
 @pairwise(loss=losses(tokens(None)), kind=GATES, batch=[None, 2])
 def test_every_loss(loss: str, kind: str, batch: int | None) -> None:
     X = tokens(batch)
-    assert_witnesses_agree(self_attention(2, causal=True, **gate(kind)), X, losses(X)[loss])
+    assert_all_properties(self_attention(2, causal=True, **gate(kind)), X, losses(X)[loss])
 
 
 @pytest.mark.parametrize("length", [1, 2, 9])
 def test_short_and_long_sequences(length: int) -> None:
     X = tokens(2, length)
-    assert_witnesses_agree(self_attention(2, causal=True, **gate("of every entry")), X, square_loss(X))
+    assert_all_properties(self_attention(2, causal=True, **gate("of every entry")), X, square_loss(X))
 
 
 @pytest.mark.parametrize("loss", ["square", "coupling tokens"])
@@ -87,33 +74,33 @@ def test_heads_of_different_kinds(loss: str) -> None:
         rotary(4, key_norm=query_key_norm(4, "layer", 3), **gate("of every entry", 32)),
         hl.SingleMatrixAttention(randn(4, 4, seed=7), randn(4, 3, seed=8)),
     ]
-    assert_witnesses_agree(hl.MultiHeadAttention(heads), X, losses(X)[loss])
+    assert_all_properties(hl.MultiHeadAttention(heads), X, losses(X)[loss])
 
 
 def test_in_cross_attention() -> None:
     X, X_kv = tokens(2), randn(2, LENGTH, WIDTH, seed=9)
-    assert_witnesses_agree(self_attention(2, **gate("of every entry")), X, square_loss(X), X_kv)
-    assert_witnesses_agree(self_attention(2, **gate("of the head")), X, square_loss(X), X_kv[:, :3])
+    assert_all_properties(self_attention(2, **gate("of every entry")), X, square_loss(X), X_kv)
+    assert_all_properties(self_attention(2, **gate("of the head")), X, square_loss(X), X_kv[:, :3])
 
 
 @pytest.mark.parametrize("loss", losses(tokens(None)))
 def test_heads_side_by_side(loss: str) -> None:
     X = tokens(2)
     layer = SideBySideAttention([self_attention(2, output=2), TokenwiseHead(randn(WIDTH, 1, seed=3))])
-    assert_witnesses_agree(layer, X, losses(X)[loss])
+    assert_all_properties(layer, X, losses(X)[loss])
 
 
 def test_derivatives_kept_as_diagonal_plus_low_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     """What large problems use: nothing is formed because it is small."""
     monkeypatch.setattr(expansion, "_SMALL", 0)
     X = tokens(2)
-    assert_witnesses_agree(self_attention(3, **gate("of every entry")), X, square_loss(X))
+    assert_all_properties(self_attention(3, **gate("of every entry")), X, square_loss(X))
 
 
 def test_tokens_without_a_loss_are_dropped() -> None:
     X, loss = tokens(2), hl.losses.CustomLoss(lambda F: torch.exp((F[-2] * F[-1]).sum() / 5))
     layer = self_attention(3, **gate("of every entry"))
-    assert_witnesses_agree(layer, X, loss)
+    assert_all_properties(layer, X, loss)
     assert hl.attention_hessian(layer, X, loss).heads[0].scores.shape == (2, 2, LENGTH)
 
 
@@ -143,7 +130,7 @@ def test_a_gate_without_its_second_derivative_is_noticed(monkeypatch: pytest.Mon
     second = gated.GatedOutput.second_derivative
     monkeypatch.setattr(gated.GatedOutput, "second_derivative", lambda self, g: second(self, g) * 1.01)
     with pytest.raises(AssertionError, match=r"functional\[Q, gate\]"):
-        assert_witnesses_agree(layer, X, square_loss(X))
+        assert_all_properties(layer, X, square_loss(X))
 
 
 def test_there_is_no_sketch() -> None:

@@ -11,15 +11,16 @@ from hessianlens.attention.query_key_norm import KINDS
 from hessianlens.errors import InputError
 from hessianlens.layer import expansion
 from hessianlens.layer.query_key import eigenvalue_pairs
-from tests.oracles import layers
 from tests.oracles.comparison import assert_same
-from tests.oracles.properties import dense_form, frobenius_norm, trace_and_diagonal
+from tests.oracles.layers import assert_all_properties, assert_witnesses_agree
 from tests.pairwise import pairwise
 from tests.variants import (
     ALL_ACTIVATIONS,
     DOUBLE,
     LENGTH,
     MASKS,
+    NORMS,
+    SINKS,
     factored_values,
     losses,
     query_key_norm,
@@ -35,35 +36,12 @@ SINKING = [
     for name, make in ALL_ACTIVATIONS.items()
     if getattr(hl.attention.activations.as_activation(make()), "fixed_sum", False)
 ]
-NORMS = {
-    "queries and keys, gains": lambda width: {
-        "query_norm": query_key_norm(width, "rms", 1),
-        "key_norm": query_key_norm(width, "rms", 2),
-    },
-    "LayerNorm with shifts": lambda width: {
-        "query_norm": query_key_norm(width, "layer", 1, shift=True),
-        "key_norm": query_key_norm(width, "layer", 2, shift=True),
-    },
-    "queries alone": lambda width: {"query_norm": query_key_norm(width, "rms", 1)},
-    "keys alone, no gain": lambda width: {"key_norm": "rms"},
-    "neither": lambda width: {},
-}
-SINKS = {
-    "no sink": lambda: {},
-    "constant sink": lambda: {"sink": 0.0},
-    "sink": lambda: {"sink": torch.tensor(0.3, dtype=DOUBLE)},
-}
-
-
-def assert_witnesses_agree(layer, X, loss) -> None:
-    """Every block with its norm, trace and diagonal."""
-    layers.assert_witnesses_agree(layer, X, loss, (dense_form, frobenius_norm, trace_and_diagonal))
 
 
 @pairwise(norm=NORMS, sink=SINKS, mask=MASKS, batch=[None, 2], temperature=[1.0, 0.6])
 def test_every_block(norm: str, sink: str, mask: str, batch: int | None, temperature: float) -> None:
     X, options = tokens(batch), {**NORMS[norm](3), **SINKS[sink](), **MASKS[mask](LENGTH)}
-    assert_witnesses_agree(self_attention(3, temperature=temperature, **options), X, square_loss(X))
+    assert_all_properties(self_attention(3, temperature=temperature, **options), X, square_loss(X))
 
 
 @pytest.mark.parametrize("activation", ALL_ACTIVATIONS)
@@ -71,26 +49,26 @@ def test_every_activation(activation: str) -> None:
     sink = SINKS["sink"]() if activation in SINKING else {}
     X, made = tokens(None), ALL_ACTIVATIONS[activation]()
     options = NORMS["queries and keys, gains"](3)
-    assert_witnesses_agree(self_attention(3, activation=made, causal=True, **options, **sink), X, square_loss(X))
+    assert_all_properties(self_attention(3, activation=made, causal=True, **options, **sink), X, square_loss(X))
 
 
 @pairwise(loss=losses(tokens(None)), norm=[name for name in NORMS if "shifts" not in name], sink=SINKS)
 def test_every_loss(loss: str, norm: str, sink: str) -> None:
     X = tokens(2)
-    assert_witnesses_agree(self_attention(2, **NORMS[norm](2), **SINKS[sink](), causal=True), X, losses(X)[loss])
+    assert_all_properties(self_attention(2, **NORMS[norm](2), **SINKS[sink](), causal=True), X, losses(X)[loss])
 
 
 @pairwise(norm=NORMS, sink=SINKS, mask=MASKS, behind=[False, True])
 def test_with_rotary_positions(norm: str, sink: str, mask: str, behind: bool) -> None:
     X, options = tokens(2), {**NORMS[norm](4), **SINKS[sink](), **MASKS[mask](LENGTH)}
-    assert_witnesses_agree(rotary(norm_behind_rotation=behind, **options), X, square_loss(X))
+    assert_all_properties(rotary(norm_behind_rotation=behind, **options), X, square_loss(X))
 
 
 @pytest.mark.parametrize("length", [1, 2, 9])
 def test_short_and_long_sequences(length: int) -> None:
     """Both ways of holding the query-key blocks, at their limits."""
     X, options = tokens(2, length), NORMS["queries and keys, gains"](2) | SINKS["sink"]()
-    assert_witnesses_agree(self_attention(2, causal=True, **options), X, square_loss(X))
+    assert_all_properties(self_attention(2, causal=True, **options), X, square_loss(X))
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -98,7 +76,7 @@ def test_derivatives_kept_as_diagonal_plus_low_rank(norm: str, monkeypatch: pyte
     """What large problems use: nothing is formed because it is small."""
     monkeypatch.setattr(expansion, "_SMALL", 0)
     X = tokens(2)
-    assert_witnesses_agree(self_attention(3, **NORMS[norm](3), **SINKS["sink"]()), X, square_loss(X))
+    assert_all_properties(self_attention(3, **NORMS[norm](3), **SINKS["sink"]()), X, square_loss(X))
 
 
 def test_heads_of_different_kinds() -> None:
@@ -108,13 +86,13 @@ def test_heads_of_different_kinds() -> None:
         factored_values(sink=torch.tensor(-0.4, dtype=DOUBLE)),
         rotary(4, key_norm=query_key_norm(4, "layer", 3), sink=0.0),
     ]
-    layers.assert_witnesses_agree(hl.MultiHeadAttention(heads), X, square_loss(X))
+    assert_witnesses_agree(hl.MultiHeadAttention(heads), X, square_loss(X))
 
 
 def test_tokens_without_a_loss_are_dropped() -> None:
     layer, X = self_attention(3, **NORMS["LayerNorm with shifts"](3), **SINKS["sink"]()), tokens(2)
     loss = hl.losses.CustomLoss(lambda F: torch.exp((F[-2] * F[-1]).sum() / 5))
-    assert_witnesses_agree(layer, X, loss)
+    assert_all_properties(layer, X, loss)
     assert hl.attention_hessian(layer, X, loss).heads[0].scores.shape == (2, 2, LENGTH + 1)
 
 

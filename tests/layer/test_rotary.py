@@ -12,10 +12,9 @@ from hessianlens.attention.token_maps import Rotation
 from hessianlens.errors import InputError
 from hessianlens.layer import expansion
 from hessianlens.layer.query_key import eigenvalue_pairs
-from tests.oracles import layers
 from tests.oracles.autograd import dense_hessian
 from tests.oracles.comparison import assert_same
-from tests.oracles.properties import dense_form, frobenius_norm, trace_and_diagonal
+from tests.oracles.layers import PARTS, assert_all_properties
 from tests.variants import (
     ALL_ACTIVATIONS,
     DOUBLE,
@@ -30,25 +29,20 @@ from tests.variants import (
 )
 
 
-def assert_witnesses_agree(layer, X: Tensor, loss) -> None:
-    """Every block with its norm, trace and diagonal."""
-    layers.assert_witnesses_agree(layer, X, loss, (dense_form, frobenius_norm, trace_and_diagonal))
-
-
 @pytest.mark.expensive
 @pytest.mark.parametrize("batch", [None, 2])
 @pytest.mark.parametrize("d_k", [2, 6])
 @pytest.mark.parametrize("mask", MASKS)
 def test_every_block(mask: str, d_k: int, batch: int | None) -> None:
     X = tokens(batch)
-    assert_witnesses_agree(rotary(d_k, **MASKS[mask](LENGTH)), X, square_loss(X))
+    assert_all_properties(rotary(d_k, **MASKS[mask](LENGTH)), X, square_loss(X))
 
 
 @pytest.mark.expensive
 @pytest.mark.parametrize("activation", [name for name in ALL_ACTIVATIONS if name != "softmax"])
 def test_every_activation(activation: str) -> None:
     X = tokens(None)
-    assert_witnesses_agree(rotary(activation=ALL_ACTIVATIONS[activation](), causal=True), X, square_loss(X))
+    assert_all_properties(rotary(activation=ALL_ACTIVATIONS[activation](), causal=True), X, square_loss(X))
 
 
 @pytest.mark.expensive
@@ -56,7 +50,7 @@ def test_every_activation(activation: str) -> None:
 def test_every_loss(loss: str) -> None:
     """Curvatures by number, by token, of low rank, and coupling tokens."""
     X = tokens(2)
-    assert_witnesses_agree(rotary(causal=True, temperature=0.7), X, losses(X)[loss])
+    assert_all_properties(rotary(causal=True, temperature=0.7), X, losses(X)[loss])
 
 
 @pytest.mark.long
@@ -65,7 +59,7 @@ def test_derivatives_kept_as_diagonal_plus_low_rank(activation: str, monkeypatch
     """What large problems use: nothing is formed because it is small."""
     monkeypatch.setattr(expansion, "_SMALL", 0)
     X = tokens(2)
-    assert_witnesses_agree(rotary(activation=activation), X, square_loss(X))
+    assert_all_properties(rotary(activation=activation), X, square_loss(X))
     H = hl.attention_hessian(rotary(activation=activation), X, square_loss(X))
     factors = [f for term in H.functional["Q", "K"].terms for f in term.factors]
     assert not any({"l", "m"} <= set(f.indices) for f in factors)
@@ -74,13 +68,13 @@ def test_derivatives_kept_as_diagonal_plus_low_rank(activation: str, monkeypatch
 @pytest.mark.parametrize("length", [1, 9])
 def test_short_and_long_sequences(length: int) -> None:
     X = tokens(2, length)
-    assert_witnesses_agree(rotary(2, length, causal=True), X, square_loss(X))
+    assert_all_properties(rotary(2, length, causal=True), X, square_loss(X))
 
 
 def test_positions_of_each_sequence_and_maps_that_are_no_rotations() -> None:
     X = tokens(2)
     cos, sin = randn(2, 2, LENGTH, 4, seed=20)
-    assert_witnesses_agree(rotary(cos=cos, sin=sin), X, square_loss(X))
+    assert_all_properties(rotary(cos=cos, sin=sin), X, square_loss(X))
 
 
 def test_several_heads_of_different_kinds() -> None:
@@ -88,7 +82,7 @@ def test_several_heads_of_different_kinds() -> None:
     layer = hl.MultiHeadAttention([rotary(causal=True), factored_values(), rotary(2, seed=30)])
     oracle = dense_hessian(layer, X, square_loss(X).value)
     H = hl.attention_hessian(layer, X, square_loss(X))
-    for part in layers.PARTS:
+    for part in PARTS:
         assert_same(H.part(part)[:].to_dense(), getattr(oracle, part), part)
 
 
@@ -99,7 +93,7 @@ def test_tokens_without_a_loss_are_dropped(coupled: bool) -> None:
     def loss(F: Tensor) -> Tensor:
         return torch.exp((F[-2] * F[-1]).sum() / 5) if coupled else (F[-2:] ** 3).sum()
 
-    assert_witnesses_agree(layer, X, hl.losses.CustomLoss(loss))
+    assert_all_properties(layer, X, hl.losses.CustomLoss(loss))
     H = hl.attention_hessian(layer, X, hl.losses.CustomLoss(loss))
     assert H.heads[0].scores.shape == (2, 2, LENGTH)
     assert H.heads[0].score_ports["Q"].matrices.shape == (2, 2, LENGTH, 4)

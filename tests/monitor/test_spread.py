@@ -30,21 +30,25 @@ class Counted:
         self._meter(monkeypatch)
         self.monitor = Monitor(self.problem, overhead=overhead, **options)
         self.monitor.pace.clock = lambda: self.now
-        self.monitor._prices.__init__()  # type: ignore[misc]
-        self.monitor._prices.add(WorkPiece("gradient"), GRADIENTS_PER_PIECE["gradient"])
         self.spent: list[float] = []
         self.records: list[Record] = []
 
     def _meter(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from hessianlens.monitor import ongoing
+        """Pieces of work take what they are expected to, in the trials before the run as well as in measurements."""
+        from hessianlens.monitor import measurement, ongoing
 
         go_on = ongoing.Ongoing._go_on
+
+        def rehearsed(*given: Any) -> Iterator[tuple[WorkPiece, float]]:
+            for piece, _ in measurement.rehearse(*given):
+                yield piece, GRADIENTS_PER_PIECE[piece.work]
 
         def counted(own: ongoing.Ongoing) -> None:
             piece = own._piece
             go_on(own)
             self.now += 0.0 if piece is None else GRADIENTS_PER_PIECE[piece.work] * piece.vectors
 
+        monkeypatch.setattr("hessianlens.monitor.live_measurements.rehearse", rehearsed)
         monkeypatch.setattr(ongoing.Ongoing, "_go_on", counted)
 
     def train(self, steps: int) -> Counted:

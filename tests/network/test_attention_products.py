@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import hessianlens as hl
-from hessianlens.curvature import repeated
+from hessianlens.curvature import thresholds
 from hessianlens.network.planner import planner_of
 from hessianlens.network.routes.last_attention import ExactAttention, exact_attention, products
 from hessianlens.network.routes.last_attention.products import PiecePlace, PieceProducts
@@ -112,7 +112,7 @@ def test_a_large_model_multiplies_before_anything_is_known_of_what_lies_behind(
     part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A few products are cheaper than the curvature behind the layer; norms and entries find it."""
-    monkeypatch.setattr(repeated, "TAPE_MIN_MULTIPLY_ADDS", 0.0)
+    monkeypatch.setattr(thresholds, "TAPE_MIN_MULTIPLY_ADDS", 0.0)
     name = "two layers, two heads, pre-norm"
     problem, expected = NETWORKS[name].problem(), products_of(name, part)["layer1.attn.q", "layer1.attn.q"]
     op, V = PARTS[part](problem, "layer1.attn.q"), randn(expected.shape[1], 8)

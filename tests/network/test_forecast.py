@@ -41,6 +41,12 @@ def test_the_graph_grows_with_the_sequences_and_nothing_with_the_probes() -> Non
     assert str(more).startswith("10 HVPs") and "2 sequences at once" in str(more)
 
 
+def test_one_is_singular() -> None:
+    alone = problem(1)
+    made = hl.network.forecast(alone, alone.select("layer0.attn.q"), probes=1)
+    assert str(made).startswith("1 HVP,") and "for 1 sequence at once" in str(made)
+
+
 def test_the_process_itself_is_counted() -> None:
     made = hl.network.forecast(problem(2), problem(2).select("layer0.attn.q"))
     assert made.peak_bytes == made.process_bytes + made.total_bytes

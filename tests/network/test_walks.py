@@ -47,7 +47,7 @@ def test_a_product_passes_few_files() -> None:
     v = torch.ones(256, dtype=torch.float64)
     hl.hessian(two_layers(), "layer0.attn.q") @ v  # imports
     problem = two_layers()
-    assert len(files_of(lambda: hl.hessian(problem, "layer0.attn.q") @ v)) <= 30
+    assert len(files_of(lambda: hl.hessian(problem, "layer0.attn.q") @ v)) <= 31
 
 
 def test_norms_by_two_routes_and_with_a_certificate_pass_a_known_number_of_files() -> None:
@@ -55,7 +55,7 @@ def test_norms_by_two_routes_and_with_a_certificate_pass_a_known_number_of_files
     names = ["layer0.attn.q", "layer1.attn.q"]
     hl.block_norms(two_layers(), names)  # imports
     problem = two_layers()
-    assert len(files_of(lambda: hl.block_norms(problem, names))) <= 91
+    assert len(files_of(lambda: hl.block_norms(problem, names))) <= 93
 
 
 def test_construction_differentiates_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

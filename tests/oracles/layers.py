@@ -12,7 +12,7 @@ import hessianlens as hl
 from hessianlens.losses import Loss
 from tests.oracles.autograd import dense_hessian, hessian_vector_product
 from tests.oracles.comparison import assert_same
-from tests.oracles.properties import dense_form
+from tests.oracles.properties import dense_form, frobenius_norm, trace_and_diagonal
 
 PARTS = ("outer", "functional", "full")
 
@@ -45,6 +45,11 @@ def assert_witnesses_agree(
         assert_same(H.part(part)[:] @ M, getattr(oracle, part) @ M, f"{part} M")
     v = _draw(H.full.shape[1], 11)
     assert_same(H.full[:] @ v, hessian_vector_product(layer, X, loss.value, v, X_kv), "H v")
+
+
+def assert_all_properties(layer, X: Tensor, loss: Loss, X_kv: Tensor | None = None) -> None:
+    """As `assert_witnesses_agree`, with the norm, trace and diagonal of every block."""
+    assert_witnesses_agree(layer, X, loss, (dense_form, frobenius_norm, trace_and_diagonal), X_kv)
 
 
 def _draw(size: int, seed: int) -> Tensor:

@@ -17,7 +17,8 @@ from hessianlab.studies.attention_design import FACTORS, STUDY_DESIGN, DesignCon
 from hessianlab.studies.presentation.drawing import draw_chart, look_of
 from hessianlab.studies.presentation.findings import StudyFindings, as_factor
 from hessianlab.studies.presentation.paired import Interval, interval, record, weighted
-from hessianlab.wording import count, short
+from hessianlab.wording import short
+from hessianlens.sizes import number_of
 
 Design: TypeAlias = Mapping[str, Scalar]
 
@@ -66,7 +67,7 @@ def _middle(result: Result, design: Design, quantity: str) -> float:
 def named(design: Design) -> str:
     """A combination as text."""
     first = f"{design['activation']}, {design['norm']}, {design['qk']}"
-    return f"{first}, t {float(str(design['temperature'])):g}, {count(int(str(design['heads'])), 'head')}"
+    return f"{first}, t {float(str(design['temperature'])):g}, {number_of(int(str(design['heads'])), 'head')}"
 
 
 def table(result: Result) -> list[dict[str, str]]:

@@ -27,7 +27,8 @@ from hessianlab.studies.presentation.paired import (
     tried,
 )
 from hessianlab.studies.training_study import TASKS, Contrast, Study, TrialConfig, chosen_conditions
-from hessianlab.wording import MINUS, count, several, short
+from hessianlab.wording import MINUS, several, short
+from hessianlens.sizes import number_of
 
 
 def signed(value: float) -> str:
@@ -73,12 +74,12 @@ def compared(found: Interval, what: str, name: str) -> str:
         return f"{name}: fewer than two seeds have a {what}, and nothing can be said"
     if found.decided:
         return (
-            f"{name}: {what} {interval_in_words(found)} over {count(found.seeds, 'seed')}, "
+            f"{name}: {what} {interval_in_words(found)} over {number_of(found.seeds, 'seed')}, "
             f"effect size {signed(found.effect)}"
         )
     return (
-        f"{name}: no difference in {what} found, {interval_in_words(found)}; {count(found.seeds, 'seed')} would have "
-        f"shown one of {short(found.detectable)} with probability 80 %"
+        f"{name}: no difference in {what} found, {interval_in_words(found)}; {number_of(found.seeds, 'seed')} would "
+        f"have shown one of {short(found.detectable)} with probability 80 %"
     )
 
 
@@ -132,7 +133,7 @@ def caveats(result: Result) -> list[str]:
     if lost:
         found.append(f"Runs that diverged are left out of means and differences, which favours {several(lost)}.")
     found.append(
-        f"Models of {count(result.config['layers'], 'block')} and width {result.config['d_model']}, "
+        f"Models of {number_of(result.config['layers'], 'block')} and width {result.config['d_model']}, "
         f"{result.config['steps']} steps, {result.config['seeds']} seeds; intervals are Student's at 95 % and not "
         "adjusted for the number of comparisons; an effect size is a mean difference over the standard deviation of "
         "the differences."

@@ -3,37 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
-from torch.nn.modules.loss import _Loss
 
 from hessianlens.checks import check_device, check_precision
 from hessianlens.distributed import SINGLE_RANK, Ranks, ranks_of
-from hessianlens.errors import InputError, check_choice, check_flag, expect
-from hessianlens.failures import failures_as_input_errors
+from hessianlens.errors import InputError, check_choice, check_flag
 from hessianlens.memory import ensure_fits
-from hessianlens.models.adapters.batches import SPANS, check_ids, check_micro_batch, targets_of
+from hessianlens.models.adapters.batches import check_ids, check_micro_batch
 from hessianlens.models.adapters.comparison import LateComparison, ModelComparison
-from hessianlens.models.adapters.losses import (
-    NOTE,
-    ClassLoss,
-    StatedLoss,
-    callable_loss,
-    named_loss,
-    with_decoder_inputs,
-)
+from hessianlens.models.adapters.loss_choice import LossLike, choose_loss, expect_own_loss, is_own_loss
+from hessianlens.models.adapters.losses import NOTE, ClassLoss, with_decoder_inputs
 from hessianlens.models.adapters.micro_batches import cut_problem
-from hessianlens.models.adapters.outputs import as_tensor, call, wants_targets
-from hessianlens.models.adapters.precision import in_precision_of, precision_note, weights_note, widest_dtype
+from hessianlens.models.adapters.outputs import call, wants_targets
+from hessianlens.models.adapters.precision import precision_note, weights_note, widest_dtype
 from hessianlens.models.adapters.sharded_data import expect_same_weights, own_batches, typical_batches
-from hessianlens.models.adapters.task_heads import decodes, head_kind, no_own_loss
-from hessianlens.models.adapters.torch_losses import derived_loss, recognise_torch_loss, torch_loss
+from hessianlens.models.adapters.task_heads import decodes
 from hessianlens.models.adapters.trial_run import (
     TrialRun,
     end_before_logits,
@@ -59,8 +49,6 @@ from hessianlens.state_guard import restores_state
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
-
-LossLike = str | Callable[[Tensor, Batch], Tensor] | None
 
 
 @restores_state
@@ -185,7 +173,7 @@ def _assembled(model: nn.Module, data: object, loss: LossLike, asked: _ProblemOp
     uncut = [move(batch, target_dtype, target_device) for batch in uncut]
     batches = uncut if asked.micro_batch is None else CutBatches(uncut, asked.micro_batch)
     typical, share_notes = typical_batches(batches, ranks, target_device)
-    stated = _stated_loss(model, typical[0], uncut, loss, asked.reduction, ranks)
+    stated = choose_loss(model, typical[0], uncut, loss, asked.reduction, ranks)
     found = discover(model, heads=asked.heads)
     kernel = "math" if _short(typical) and asked.attention == "auto" else asked.attention
     longest = _longest(typical)
@@ -245,7 +233,7 @@ def _may_wait(made: Problem, loss: LossLike, kernel: str, asked: _ProblemOptions
     return (
         asked.check
         and not asked.dry
-        and not _is_own(loss)
+        and not is_own_loss(loss)
         and kernel == "math"
         and _short(made.data)
         and asked.logits != "chunked"
@@ -276,9 +264,9 @@ def _checked(
     asked: _ProblemOptions,
 ) -> Problem:
     """The problem, with every batch's loss compared with that of the model itself and that of the uncut batch."""
-    if _is_own(loss):
+    if is_own_loss(loss):
         for number, batch in enumerate(made.data):
-            _expect_own_loss(model, made, number, batch)
+            expect_own_loss(model, made, number, batch)
     compared = ModelComparison(model, made, loss, with_targets, seen.asked, kernel != "math", seen.known).checked()
     if compared.forward is not made.forward:
         assert made.written is not None
@@ -295,10 +283,6 @@ def _written(model: nn.Module, made: Problem, with_targets: bool, additive: bool
         instead_of=(made.forward, made.loss),
         additive=additive,
     )
-
-
-def _is_own(loss: object) -> bool:
-    return loss is None or (isinstance(loss, str) and loss == "model")
 
 
 def _batches(model: nn.Module, data: object, ranks: Ranks) -> tuple[list[Batch], tuple[str, ...]]:
@@ -330,27 +314,6 @@ def _parameters(
     return moved, target_dtype, target_device
 
 
-def _stated_loss(
-    model: nn.Module, typical: Batch, data: Sequence[Batch], loss: LossLike, reduction: str, ranks: Ranks = SINGLE_RANK
-) -> StatedLoss:
-    targets = targets_of(typical)
-    kind = head_kind(model, targets)
-    torchs_own = recognise_torch_loss(loss)
-    if torchs_own is not None:
-        return torch_loss(torchs_own, data, reduction, kind == "causal", ranks)
-    if isinstance(loss, _Loss):
-        return derived_loss(loss, data, reduction, kind == "causal", ranks)
-    if callable(loss):
-        return callable_loss(loss, data, reduction, ranks)
-    if _is_own(loss):
-        if kind is None or (targets is None and kind != "causal"):
-            raise InputError(no_own_loss(model, kind, targets))
-        name = {"regression": "square", "multi_label": "bce"}.get(kind, "cross_entropy")
-        return named_loss(name, data, reduction, kind == "causal", ranks=ranks)
-    check_choice("loss", loss, ("cross_entropy", "square", "bce", "model"))
-    return named_loss(str(loss), data, reduction, kind == "causal", ranks=ranks)
-
-
 def _compiled_note(model: nn.Module) -> tuple[str, ...]:
     if not is_compiled(model):
         return ()
@@ -371,32 +334,3 @@ def _targets_note(model: nn.Module, with_targets: bool) -> tuple[str, ...]:
     if not with_targets:
         return ()
     return (f"{type(model).__name__} gives outputs at every position only with targets: it is called with them",)
-
-
-def _own_result(model: nn.Module, params: Mapping[str, Tensor], batch: Mapping[str, object]) -> object:
-    """What a model returns with labels, without the kind of problem that Hugging Face notes in its configuration."""
-    what, remedy = f"loss: {type(model).__name__} could not compute its own", "give a function of outputs and batch"
-    with failures_as_input_errors(what, remedy), in_precision_of(params.values()):
-        return functional_call(model, dict(params), (), dict(batch))
-
-
-def _expect_own_loss(model: nn.Module, made: Problem, number: int, batch: Batch) -> None:
-    """The loss that the model itself gives on a batch has the value of the one that stands for it."""
-    if not isinstance(batch, Mapping) or not ("labels" in batch or all(key in batch for key in SPANS)):
-        return
-    # The model makes what goes into its decoder by itself, unless it was given that; it may make something else.
-    from_labels = NOTE in made.notes
-    asked = {key: value for key, value in batch.items() if not from_labels or key != "decoder_input_ids"}
-    with made.scope(), torch.no_grad():
-        result = _own_result(model, made.params, asked)
-        found = getattr(result, "loss", None)
-        if not isinstance(found, Tensor) or found.numel() != 1 or not bool(torch.isfinite(found)):
-            return
-        stated = _stated_loss(model, batch, [batch], None, "mean")
-        outputs = made.forward(made.params, batch) if from_labels else as_tensor(result)
-        own, here = float(found), float(stated.function(outputs, batch))
-    expect(
-        abs(own - here) <= max(1e-3, 16 * torch.finfo(made.dtype).eps) * max(abs(own), abs(here)),
-        f"loss: {type(model).__name__}'s own is {own:.6g} on batch {number}, expected {here:.6g}, the "
-        f"{stated.reduction}; give its loss as a function of outputs and batch.",
-    )

@@ -17,6 +17,7 @@ from hessianlens.losses import linear_cross_entropy
 from hessianlens.models.adapters.batches import inputs_of, targets_of
 from hessianlens.models.adapters.precision import in_precision_of
 from hessianlens.problems import Batch, BatchLoss, Classes, ClassesLoss, Logits, batch_size
+from hessianlens.sizes import number_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,16 +249,16 @@ def _denominator(
         return 1.0, f"{name}, summed over everything"
     if reduction == "sequence":
         sequences = sum(ranks.all_gather("sequences", lambda: sum(batch_size(batch) for batch in data)))
-        return float(sequences), f"{name}, summed within a sequence, mean over {sequences} sequences"
+        return float(sequences), f"{name}, summed within a sequence, mean over {number_of(sequences, 'sequence')}"
     if name != "cross_entropy":
         entries = sum(ranks.all_gather("entries", lambda: _entries(data)))
-        return float(max(entries, 1)), f"{name}, mean over all {entries} entries"
+        return float(max(entries, 1)), f"{name}, mean over all {number_of(entries, 'entry', plural='entries')}"
     counted = ranks.all_gather("targets", lambda: _counted(data, shift, ignore_index))
     count, width = sum(count for count, _ in counted), max(width for _, width in counted)
     expect(width > 1, "targets: got sequences of one token, expected at least two to predict the next one.")
     expect(count > 0, f"targets: every target is {ignore_index}, expected at least one with a loss.")
     torch_words = "next-token " if shift else ""
-    return float(count), f"{torch_words}{name}, mean over {count} targets"
+    return float(count), f"{torch_words}{name}, mean over {number_of(count, 'target')}"
 
 
 def _entries(data: Sequence[Batch]) -> int:

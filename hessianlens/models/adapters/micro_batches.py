@@ -18,7 +18,7 @@ from hessianlens.errors import InputError
 from hessianlens.memory import SAFE_SHARE, LiveBytes, available_bytes, lacks_memory
 from hessianlens.models.adapters.comparison import same_value
 from hessianlens.problems import Batch, CutBatches, LogitsForward, Problem, batch_size, pieces, uncut_batches
-from hessianlens.sizes import readable
+from hessianlens.sizes import number_of, readable
 
 _REMEDY = "give a loss that is a mean over sequences, or a sum with reduction='sum', or batches of that size"
 
@@ -45,9 +45,8 @@ def cut_problem(problem: Problem, width: int, argument: str) -> Problem:
 
 def _compared(problem: Problem, number: int, batch: Batch, parts: Sequence[Batch], argument: str) -> list[str]:
     """Notes on the cut of a batch; `InputError` where it changes the loss."""
-    what = (
-        f"{argument}: batch {number}, of {batch_size(batch)} sequences, cannot be cut into pieces of {_largest(parts)}"
-    )
+    size = number_of(batch_size(batch), "sequence")
+    what = f"{argument}: batch {number}, of {size}, cannot be cut into pieces of {_largest(parts)}"
     try:
         with problem.scope(), torch.no_grad():
             with LiveBytes(problem.params.values()) as live:

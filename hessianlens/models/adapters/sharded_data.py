@@ -13,6 +13,7 @@ from hessianlens.distributed.all_reduce import checksum
 from hessianlens.errors import InputError, expect
 from hessianlens.models.adapters.batches import as_batches, is_batch
 from hessianlens.problems import Batch, batch_size, map_tensors, move, pieces
+from hessianlens.sizes import number_of
 
 
 def own_batches(data: object, ranks: Ranks) -> list[Batch]:
@@ -53,7 +54,7 @@ def typical_batches(
         return batches, ()
     counts = ranks.all_gather("sequences", lambda: sum(map(batch_size, batches)))
     expect(any(counts), f"data: got no sequence at all on any of {ranks.size} ranks, expected some.")
-    note = (f"{sum(counts)} sequences on {ranks.size} ranks: {', '.join(map(str, counts))}",)
+    note = (f"{number_of(sum(counts), 'sequence')} on {ranks.size} ranks: {', '.join(map(str, counts))}",)
     if all(counts):
         return batches, note
     owner = next(rank for rank, count in enumerate(counts) if count)
@@ -77,7 +78,7 @@ def expect_same_weights(params: Mapping[str, Tensor], ranks: Ranks) -> None:
         if other != everyone[0]:
             different = [name for name in {**everyone[0], **other} if other.get(name) != everyone[0].get(name)]
             raise InputError(
-                f"model: rank {rank} and rank 0 differ in {len(different)} parameters or buffers, such as "
+                f"model: rank {rank} and rank 0 differ in {len(different)} of their parameters or buffers, such as "
                 f"{different[0]}; expected the same weights on every rank: seed them alike, or broadcast them "
                 "as DistributedDataParallel does."
             )

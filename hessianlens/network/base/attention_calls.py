@@ -302,7 +302,7 @@ def observe_attention(problem: Problem, batch: Batch, see: See) -> None:
         see: Is called once for every attention, in the order of the model.
 
     Raises:
-        AttentionUnseen: If an operation of the model fails where it is looked at.
+        AttentionNotObserved: If an operation of the model fails where it is looked at.
 
     >>> import hessianlens as hl
     >>> model = hl.models.Transformer(layers=2, d_model=8, heads=2, d_mlp=16, dtype=torch.float64)

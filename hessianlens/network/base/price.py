@@ -9,6 +9,7 @@ from hessianlens.curvature import forward_multiply_adds
 from hessianlens.network.base import thresholds
 from hessianlens.network.base.question import Cost
 from hessianlens.problems import Problem
+from hessianlens.sizes import number_of
 
 
 @dataclass(frozen=True)
@@ -32,12 +33,8 @@ class Prices:
 
     def __str__(self) -> str:
         blocks = f" for {self.answers} blocks" if self.answers > 1 else ""
-        exact = f"{'at least ' if self.at_least else ''}{_hvps(self.exact)}"
+        exact = f"{'at least ' if self.at_least else ''}{number_of(self.exact, 'HVP', '.0f')}"
         return f"exact takes {exact}{blocks}, sampling {self.sampled:.0f}"
-
-
-def _hvps(count: float) -> str:
-    return f"{count:.0f} HVP" if count == 1 else f"{count:.0f} HVPs"
 
 
 def affordable_hvps(problem: Problem, sampled: float) -> float:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hessianlens.distributed import SINGLE_RANK, Ranks
 from hessianlens.errors import check_that, needs_extra
+from hessianlens.sizes import number_of
 from hessianlens.state_guard import Restore, StateChange
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ class BarWatch(Watch):
     def products(self, count: float) -> None:
         """Counts, and moves the bar."""
         self._done += count
-        made = f"{self._done:,.0f} HVPs"
+        made = number_of(self._done, "HVP", ",.0f")
         if self._deadline.seconds is None:
             self.bar.update(self._task, advance=count, made=made)
         else:

@@ -150,6 +150,16 @@ def test_runs_that_all_diverge_are_infinitely_behind(tmp_path: Path) -> None:
     assert recorded.relative("accuracy", "characters", "linear", "right").mean is None
 
 
+def test_runs_that_diverge_are_counted_among_those_of_their_condition(tmp_path: Path) -> None:
+    """Five of six are all but one, where five of the study's own ten are not."""
+    path, found = tmp_path / "record.json", {"diverged": {"characters: row_sum": 5}, "intervals": {}}
+    conditions = {"six seeds": {**found, "changes": {"seeds": 6}}, "300 steps": {**found, "changes": {"steps": 300}}}
+    write_record("study", {**found, "config": {"seeds": 10}, "conditions": conditions}, path)
+    lost = [one.relative("loss", "characters", "row_sum", "loss") for one in StudyRecord("study", path).conditions()]
+    assert [one.mean for one in lost] == [None, math.inf, None]
+    assert "5 of 6 runs diverged" in lost[1].what and lost[1].seeds == 6
+
+
 def test_records_of_other_studies_stay(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     write_record("b", {"x": 1}, path)

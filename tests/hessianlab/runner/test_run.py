@@ -95,7 +95,7 @@ def test_a_finished_run_is_read_from_the_store_alone(store: Store) -> None:
 
 def test_a_cell_that_raises_is_told_and_the_others_go_on(store: Store) -> None:
     plans = [Plan(RAISES, ToyConfig(sizes=(20,), repeats=3, bad=1)), Plan(SPECTRUM, ToyConfig(sizes=(20,), repeats=1))]
-    with pytest.raises(CellsFailed, match=r"1 cells failed, the first: raises \(size=20, repeat=1") as caught:
+    with pytest.raises(CellsFailed, match=r"1 cell failed, the first: raises \(size=20, repeat=1") as caught:
         run(plans, store)
     (failure,) = caught.value.failures
     assert failure.message.startswith("ZeroDivisionError: this one is bad (") and "toys.py:" in failure.message

@@ -25,7 +25,7 @@ from hessianlens.network.routes.last_attention.output_map import depends
 from hessianlens.network.routes.last_attention.rotated import rotated_site
 from hessianlens.network.routes.last_attention.site import AttentionSite, toy_site
 from hessianlens.network.routes.last_attention.smooth_projections import linked_sites, smooth_site
-from hessianlens.network.routes.last_attention.surroundings import AttentionSurroundings
+from hessianlens.network.routes.last_attention.surroundings import AttentionByHead, AttentionSurroundings
 from hessianlens.problems import Batch, Problem
 
 
@@ -99,8 +99,9 @@ def _site(around: AttentionSurroundings | Refusal, factored: bool = False) -> At
         if isinstance(rule, Refusal):
             more = depends(around.call.scores, list(around.hooks.leaves.values()))
             return Refusal("its scores hold more than the products of queries and keys") if more else rule
-        found = Refusal("") if factored else rotated_site(around, taken, rule, output)
-        return smooth_site(around, taken, rule, output) if isinstance(found, Refusal) else found
+        attention = AttentionByHead(around, taken, rule, output)
+        found = Refusal("") if factored else rotated_site(attention)
+        return smooth_site(attention) if isinstance(found, Refusal) else found
 
 
 def find_site(

@@ -14,29 +14,20 @@ from hessianlens.errors import Refusal
 from hessianlens.network.base.operands import (
     Operand,
     RotatedFactor,
-    ScoreRule,
     pairs_of,
     plain,
     rotated_factor,
 )
 from hessianlens.network.base.recognition import close
 from hessianlens.network.routes.last_attention.site import AttentionSite, HeadProjection, heads_of, with_ones
-from hessianlens.network.routes.last_attention.surroundings import ROLES, AttentionSurroundings, score_options
+from hessianlens.network.routes.last_attention.surroundings import ROLES, AttentionByHead
 
 
-def rotated_site(
-    around: AttentionSurroundings, taken: Mapping[str, Tensor], rule: ScoreRule, output: Tensor
-) -> AttentionSite | Refusal:
-    """The site where queries and keys are rotated products.
-
-    Args:
-        around: The attention and the maps around it.
-        taken: Queries, keys and values of all heads, ``[sequence, head, position, e]``.
-        rule: From products to scores.
-        output: What the heads put out.
-    """
+def rotated_site(attention: AttentionByHead) -> AttentionSite | Refusal:
+    """The site where queries and keys are rotated products."""
+    around, output = attention.around, attention.output
     operands: dict[str, Operand] = {}
-    for name, tensor in taken.items():
+    for name, tensor in attention.operands.items():
         found = around.operand(tensor)
         if isinstance(found, Refusal):
             return Refusal(f"{ROLES[name]} {found}")
@@ -66,15 +57,13 @@ def rotated_site(
     more = {(g.projection.use.site, f) for g in gates.values() for f in g.projection.features.flatten().tolist()}
     if features & more:
         return Refusal("the output of its heads is changed by its own queries, keys or values")
-    rows = {name: None if own is None else around.rows(own, projections[name]) for name, own in shifts.items()}
-    rows |= {name: own.rows for name, own in gates.items()}
-    width = projections["q"].features.shape[1]
-    options = [score_options(rule, head, width, turning.factor, around.call.sink) for head in range(output.shape[1])]
+    rows = attention.biases(projections, gates)
+    options = attention.options(projections["q"].features.shape[1], turning.factor)
     tables = {} if turning.tables is None else dict(zip(("cos", "sin"), turning.tables, strict=True))
     layer = heads_of(
-        {name: around.pieces(own) for name, own in projections.items()} | {"o": around.output_pieces(out, output)},
+        attention.weights(projections, out),
         rows,
-        {"o": range(output.shape[1])} | {name: own.heads for name, own in projections.items()},
+        attention.heads(projections),
         FactoredValueAttention if turning.tables is None else RotaryAttention,
         [own | tables for own in options],
     )

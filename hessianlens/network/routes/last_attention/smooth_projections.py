@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.errors import Refusal
-from hessianlens.network.base.operands import Operand, ScoreRule, plain, sites_before
+from hessianlens.network.base.operands import Operand, plain, sites_before
 from hessianlens.network.base.uses import Kind
 from hessianlens.network.routes.last_attention.output_map import OutputProjection
 from hessianlens.network.routes.last_attention.site import AttentionSite, HeadProjection
@@ -25,22 +25,14 @@ from hessianlens.network.routes.last_attention.smooth import (
     smooth_operand,
 )
 from hessianlens.network.routes.last_attention.smooth_attention import smooth_heads
-from hessianlens.network.routes.last_attention.surroundings import ROLES, AttentionSurroundings, score_options
+from hessianlens.network.routes.last_attention.surroundings import ROLES, AttentionByHead, AttentionSurroundings
 
 Operands = dict[str, SmoothOperand | Operand]
 
 
-def smooth_site(
-    around: AttentionSurroundings, taken: Mapping[str, Tensor], rule: ScoreRule, output: Tensor
-) -> AttentionSite | Refusal:
-    """The site where queries, keys or values are any smooth function of what their maps put out.
-
-    Args:
-        around: The attention and the maps around it.
-        taken: Queries, keys and values of all heads, ``[sequence, head, position, e]``.
-        rule: From products to scores.
-        output: What the heads put out.
-    """
+def smooth_site(attention: AttentionByHead) -> AttentionSite | Refusal:
+    """The site where queries, keys or values are any smooth function of what their maps put out."""
+    around, taken, output = attention.around, attention.operands, attention.output
     found = _operands(around, taken)
     if isinstance(found, Refusal):
         return found
@@ -66,18 +58,14 @@ def smooth_site(
     gates = around.gates(out, projections, tokens["q"], output)
     if isinstance(gates, Refusal):
         return gates
-    shifts = {n: own.shift for n, own in projections.items()}
-    rows = {n: None if own is None else around.rows(own, projections[n]) for n, own in shifts.items()}
-    rows |= {name: own.rows for name, own in gates.items()}
     smooth = {name: operand for name, operand in operands.items() if isinstance(operand, SmoothOperand)}
-    width, sink = smooth["q"].rows.shape[3], around.call.sink
     layer, X = smooth_heads(
         smooth,
-        {name: around.pieces(own) for name, own in projections.items()} | {"o": around.output_pieces(out, output)},
-        rows,
+        attention.weights(projections, out),
+        attention.biases(projections, gates),
         tokens,
-        {"o": range(output.shape[1])} | {name: own.heads for name, own in projections.items()},
-        [score_options(rule, head, width, 1.0, sink) for head in range(output.shape[1])],
+        attention.heads(projections),
+        attention.options(smooth["q"].rows.shape[3]),
     )
     return around.site(layer, X, projections, out, gates, output)
 

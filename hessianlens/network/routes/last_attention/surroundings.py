@@ -228,15 +228,56 @@ class AttentionSurroundings:
         return Refusal("the output of its heads is changed by its own scores")
 
 
-def score_options(rule: ScoreRule, head: int, width: int, factor: float, sink: bool) -> dict[str, Any]:
-    """How one head makes weights of products; a sink's logit is part of the bias."""
-    found: dict[str, Any] = {"temperature": 1 / (rule.scale * factor * math.sqrt(width))}
-    if sink:
-        found["sink"] = 0.0
-    if rule.cap is not None:
-        found["activation"] = SoftCapped(rule.cap)
-    if rule.bias is not None:
-        found["bias"] = rule.bias[:, head]
-    if not bool(rule.visible[:, head].all()):
-        found["mask"] = rule.visible[:, head]
-    return found
+@dataclass(frozen=True, eq=False)
+class AttentionByHead:
+    """One attention whose heads are to be made of the maps around it.
+
+    Attributes:
+        around: The attention and the maps around it.
+        operands: Queries, keys and values of all heads, ``[sequence, head, position, e]``.
+        rule: From products to scores.
+        output: What the heads put out.
+    """
+
+    around: AttentionSurroundings
+    operands: Mapping[str, Tensor]
+    rule: ScoreRule
+    output: Tensor
+
+    def weights(self, projections: Mapping[str, HeadProjection], out: OutputProjection) -> dict[str, list[Tensor]]:
+        """Matrices of all maps by piece, that of the output by head."""
+        found = {name: self.around.pieces(own) for name, own in projections.items()}
+        return {**found, "o": self.around.output_pieces(out, self.output)}
+
+    def biases(
+        self, projections: Mapping[str, HeadProjection], gates: Mapping[str, Gate]
+    ) -> dict[str, list[Tensor] | None]:
+        """Rows of all maps by piece, of gates too; None where a map has none."""
+        found = {n: None if own.shift is None else self.around.rows(own.shift, own) for n, own in projections.items()}
+        return {**found, **{name: gate.rows for name, gate in gates.items()}}
+
+    def heads(self, projections: Mapping[str, HeadProjection]) -> dict[str, Sequence[int]]:
+        """The piece of every head."""
+        return {"o": range(self.output.shape[1]), **{name: own.heads for name, own in projections.items()}}
+
+    def options(self, width: int, factor: float = 1.0) -> list[dict[str, Any]]:
+        """How every head makes weights of products of a width; a sink's logit is part of the bias.
+
+        Args:
+            width: Length of a query.
+            factor: What the products are multiplied with before the rule.
+        """
+        return [self._options(head, width, factor) for head in range(self.output.shape[1])]
+
+    def _options(self, head: int, width: int, factor: float) -> dict[str, Any]:
+        rule = self.rule
+        found: dict[str, Any] = {"temperature": 1 / (rule.scale * factor * math.sqrt(width))}
+        if self.around.call.sink:
+            found["sink"] = 0.0
+        if rule.cap is not None:
+            found["activation"] = SoftCapped(rule.cap)
+        if rule.bias is not None:
+            found["bias"] = rule.bias[:, head]
+        if not bool(rule.visible[:, head].all()):
+            found["mask"] = rule.visible[:, head]
+        return found

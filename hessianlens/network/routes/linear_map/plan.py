@@ -19,6 +19,7 @@ from hessianlens.network.routes.linear_map.backpropagated import BackpropagatedC
 from hessianlens.network.routes.linear_map.batch_graph import Graphs, grouping_of, record_uses
 from hessianlens.network.routes.linear_map.norms import streamed_bytes
 from hessianlens.problems import Block, Problem, layer_of
+from hessianlens.sizes import number_of
 
 KEPT_BYTES = 2**28
 """Curvature that is held at once, and kept for further blocks of the same maps."""
@@ -98,10 +99,12 @@ class LinearMapPlan:
         alone = "the loss couples no two positions of its output"
         how = alone if together == 1 else f"{which} are taken together"
         entry = "by look-up, a linear map of one-hot vectors" if looked_up(self.row) else "through a linear map"
+        work = number_of(self.products, "HVP")
         if self.backpropagated:
-            work = f"its curvature is backpropagated from the loss, as much work as {self.products} HVPs"
-            return f"it enters {entry}, and {how}; {work}"
-        return f"it enters {entry}, and {how}; {self.products} HVPs"
+            return (
+                f"it enters {entry}, and {how}; its curvature is backpropagated from the loss, as much work as {work}"
+            )
+        return f"it enters {entry}, and {how}; {work}"
 
 
 def looked_up(pieces: Sequence[Piece]) -> bool:

@@ -27,7 +27,7 @@ from hessianlens.network.routes.linear_map.exact import LinearMaps, by_row
 from hessianlens.network.routes.linear_map.plan import LinearMapPlan, too_many_hvps
 from hessianlens.operators import ArrangedGrid, BlockGrid, StructuredOperator, Term, TokenSum
 from hessianlens.problems import Block, Problem
-from hessianlens.sizes import readable
+from hessianlens.sizes import number_of, readable
 
 _DENSE_MAX_ENTRIES = 2**24
 """Entries of a block whose norm is that of its dense form: inner products of many terms would take longer."""
@@ -75,7 +75,7 @@ class UsesPlan:
         ends = ", and that of the last map with itself is known from the outputs alone" if read_out else ""
         return (
             f"it enters in {places} places, each a linear map, and its block is the sum of those between each two of "
-            f"them{ends}; {self.products} HVPs"
+            f"them{ends}; {number_of(self.products, 'HVP')}"
         )
 
 
