@@ -11,12 +11,17 @@ from torch import nn
 from torch.nn import functional as nnf
 
 import hessianlens as hl
+from hessianlens.errors import Refusal
+from hessianlens.layer.attention_core import AttentionCore
+from hessianlens.network.base import thresholds
 from hessianlens.network.routes.linear_map import (
     LinearMapPlan,
     LinearMaps,
     backpropagated,
     backpropagation,
     batch_graph,
+    forms,
+    live_sites,
     steps,
 )
 from hessianlens.network.routes.linear_map import (
@@ -28,6 +33,7 @@ from tests.curvature import hugging_face, networks
 from tests.curvature.networks import pairs, tokens
 from tests.network.sites.families import _SIZES, FAMILIES, _model, token_ids
 from tests.oracles.comparison import assert_same
+from tests.variants import randn, sharpened
 
 ANY = float("inf")
 WIDE = {**_SIZES, "intermediate_size": 12}
@@ -62,16 +68,16 @@ CARRIED: dict[str, tuple[Callable[[], Problem], tuple[str, ...]]] = {
 }
 
 
-def found_and_expected(problem: Problem, name: str) -> tuple[int, float]:
+def found_and_expected(problem: Problem, name: str, other: str | None = None) -> tuple[int, float]:
     """How many products were made, and the largest error relative to the part."""
-    block, ticks, worst = problem.blocks[name], [], 0.0
+    row, column, ticks, worst = problem.blocks[name], problem.blocks[other or name], [], 0.0
     maps = LinearMaps(problem)
     maps.tick = lambda: ticks.append(1)
-    plan = maps.plan(block, block, ANY)
+    plan = maps.plan(row, column, ANY)
     assert isinstance(plan, LinearMapPlan)
     for number in range(len(problem.data)):
         found = maps.curvature(plan, number)
-        hooks = maps.graphs.hooked_batch(number, (plan.row[number],))
+        hooks = maps.graphs.hooked_batch(number, (plan.row[number], plan.column[number]))
         (first, second), row, column = plan.groups[number], plan.row[number], plan.column[number]
         (expected,) = batch_graph.site_curvatures(hooks, row, first, [Column(column, second)], lambda: None)
         for part in ("ggn", "functional"):
@@ -89,21 +95,175 @@ def test_it_is_the_curvature_of_products_and_takes_none(name: str, monkeypatch: 
         assert found_and_expected(problem, block) == (0, pytest.approx(0, abs=1e-9)), block
 
 
+class SunkAttention(nn.Module):
+    """Two heads with a learned column of scores that has no value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(4, 4, bias=False) for _ in range(4))
+        self.sink = nn.Parameter(torch.zeros(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (part(x).unflatten(-1, (2, 2)).transpose(1, 2) for part in (self.q, self.k, self.v))
+        scores = q @ k.transpose(-1, -2) / 2**0.5
+        column = self.sink[:, None, None].expand(len(x), -1, x.shape[1], 1)
+        weights = torch.cat([scores, column], -1).softmax(-1)[..., :-1]
+        return self.o((weights @ v).transpose(1, 2).flatten(2))
+
+
+class Sunk(nn.Module):
+    """Two such layers with residual connections."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.unembed = nn.Embedding(networks.VOCAB, 4), nn.Linear(4, networks.VOCAB)
+        self.first, self.second = SunkAttention(), SunkAttention()
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.embed(ids)
+        x = x + self.first(x)
+        return self.unembed(x + self.second(x))
+
+
+FIRST = ("embed", "layer0.attn.q", "layer0.attn.k", "layer0.attn.v", "layer0.attn.o")
+SQUARE = (tokens(2), randn(2, 4, networks.VOCAB))
+COUPLED: dict[str, tuple[Callable[[], Problem], tuple[str, ...]]] = {
+    "two attentions and no more": (lambda: networks.toy_problem(2, layers=2, mlp=False), FIRST),
+    "three layers, two heads, pre-norm, two batches": (
+        lambda: networks.toy_problem(2, 1, layers=3, heads=2, norm="pre"),
+        (*FIRST, "layer1.attn.q", "layer0.mlp.in", "layer0.mlp.out.bias", "layer0.norm1", "layer1.norm2.bias"),
+    ),
+    "linear attention, square loss": (
+        lambda: networks.toy_problem(data=SQUARE, loss="square", layers=3, attention="linear", mlp=False),
+        (*FIRST, "layer1.attn.v", "layer1.attn.o"),
+    ),
+    "sigmoid, no mask": (lambda: networks.toy_problem(2, layers=2, attention="sigmoid", causal=False), FIRST),
+    "activation of the user's": (lambda: networks.toy_problem(2, layers=2, attention=sharpened), FIRST),
+    "one layer": (lambda: networks.toy_problem(2, heads=2), ("embed",)),
+    "GPT-2, padded": (
+        lambda: hl.problem(hugging_face.gpt2(tie_word_embeddings=False), hugging_face.padded(3)),
+        (*FIRST, "layer0.norm1", "layer0.mlp.in", "layer0.mlp.out"),
+    ),
+    "Llama, turned, shared keys": (_family("Llama"), (*FIRST[1:], "layer0.mlp.gate", "layer0.norm1")),
+    "Gemma2, capped scores, window, norms behind": (_family("Gemma2, capped scores, window"), FIRST[1:]),
+    "GPT-NeoX, side by side": (_family("GPT-NeoX, turned in part"), (*FIRST[1:], "layer0.norm2")),
+    "BLOOM, biased scores": (_family("BLOOM, biased scores"), FIRST[1:]),
+    "Qwen3, norms of queries and keys": (_wide("Qwen3", head_dim=4), FIRST[1:]),
+    "OLMo2, norms of all heads together": (_wide("Olmo2"), FIRST[1:]),
+    "sinks": (
+        lambda: hl.problem(networks.scrambled(Sunk().double()), (tokens(2), tokens(2, seed=1)), "cross_entropy"),
+        ("first.q.weight", "first.k.weight", "first.v.weight", "first.o.weight", "embed.weight"),
+    ),
+}
+"""Curvature that couples the positions of a sequence, since attention follows."""
+
+
+@pytest.fixture
+def backwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """HVPs are never cheaper."""
+    monkeypatch.setattr(thresholds, "BACKPROPAGATION_MIN_HVPS", 0)
+    monkeypatch.setattr(thresholds, "HVP_MULTIPLY_ADDS_PER_PARAMETER", 1e15)
+
+
+@pytest.mark.expensive
+@pytest.mark.usefixtures("backwards")
+@pytest.mark.parametrize("name", COUPLED)
+def test_it_passes_attention(name: str) -> None:
+    make, blocks = COUPLED[name]
+    problem = make()
+    for block in blocks:
+        assert found_and_expected(problem, block) == (0, pytest.approx(0, abs=1e-9)), block
+
+
+@pytest.mark.usefixtures("backwards")
+@pytest.mark.parametrize("name", ["three layers, two heads, pre-norm, two batches", "Llama, turned, shared keys"])
+def test_maps_with_the_same_inputs_have_their_pairs(name: str) -> None:
+    problem = COUPLED[name][0]()
+    for row, column in (("q", "k"), ("q", "v"), ("v", "k")):
+        found = found_and_expected(problem, f"layer0.attn.{row}", f"layer0.attn.{column}")
+        assert found == (0, pytest.approx(0, abs=1e-9)), (row, column)
+
+
+@pytest.mark.usefixtures("backwards")
+def test_one_backpropagation_serves_all_maps_with_the_same_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    passages = []
+    right = backpropagated.backpropagate_curvature
+    monkeypatch.setattr(
+        backpropagated, "backpropagate_curvature", lambda *args, **kw: passages.append(1) or right(*args, **kw)
+    )
+    problem = networks.toy_problem(2, layers=2, heads=2)
+    norms = hl.block_norms(problem, ["layer0.attn.q", "layer0.attn.k", "layer0.attn.v"], method="exact")
+    assert passages == [1]
+    for (block, part), norm in norms.items():
+        op = {"full": hl.hessian, "ggn": hl.ggn, "functional": hl.functional}[part](problem, block, method="hvp")
+        assert norm.exact and norm.value == pytest.approx(float(op.to_dense().norm()), rel=1e-9)
+
+
+def test_the_cheaper_way_is_taken_and_its_price_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = networks.toy_problem(2, layers=2, heads=2)
+    block = problem.blocks["layer0.attn.q"]
+    monkeypatch.setattr(thresholds, "BACKPROPAGATION_MIN_HVPS", 0)
+    cheap = LinearMaps(problem).plan(block, block, 4)
+    assert isinstance(cheap, LinearMapPlan) and cheap.backpropagated and cheap.products <= 4
+    assert "curvature is backpropagated from the loss, as much work as" in cheap.why
+    monkeypatch.setattr(thresholds, "HVP_MULTIPLY_ADDS_PER_PARAMETER", 0)
+    monkeypatch.setattr(thresholds, "HVP_FORWARD_PASSES", 0.01)
+    dear = LinearMaps(problem).plan(block, block, ANY)
+    assert isinstance(dear, LinearMapPlan) and not dear.backpropagated and dear.products == 16
+    assert LinearMaps(problem).plan(block, block, 15) == Refusal(
+        "exact needs 16 HVPs, above the limit of 15; method='exact' allows it", at_this_price=True, hvps=16
+    )
+
+
+WRONG_ATTENTION = {
+    "queries are forgotten": ("vjp", "q"),
+    "keys are forgotten": ("vjp", "k"),
+    "values are forgotten": ("vjp", "v"),
+    "no second derivative between queries and keys": ("second_derivative", ("q", "k")),
+    "no second derivative of the keys": ("second_derivative", ("k", "k")),
+}
+
+
+@pytest.mark.usefixtures("backwards")
+@pytest.mark.parametrize("wrong", WRONG_ATTENTION)
+def test_what_is_wrong_in_attention_is_found_out(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    method, key = WRONG_ATTENTION[wrong]
+    right = getattr(AttentionCore, method)
+
+    def without(core: AttentionCore, *args: torch.Tensor) -> object:
+        found = dict(right(core, *args))
+        found[key] = torch.zeros_like(found[key])
+        return found if method == "vjp" else iter(found.items())
+
+    monkeypatch.setattr(AttentionCore, method, without)
+    problem = networks.toy_problem(2, layers=2)
+    products, error = found_and_expected(problem, "layer0.attn.o")
+    assert products > 0 and error < 1e-9
+
+
+@pytest.mark.usefixtures("backwards")
+def test_sequences_are_passed_one_by_one_or_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = networks.toy_problem(3, layers=2, heads=2, norm="pre")
+    for size in (1, 2**22):
+        monkeypatch.setattr(backpropagation, "_CHUNK_BYTES", size)
+        assert found_and_expected(problem, "layer0.attn.q") == (0, pytest.approx(0, abs=1e-9))
+
+
 WRONG = {
     "a norm that is not bent": (
-        steps.Norm,
+        forms.Norm,
         "second_derivative",
         lambda self, g, chosen: g.new_zeros(*g.shape, g.shape[1]),
     ),
-    "a norm seen as straight": (steps.Norm, "vjp", lambda self, A, chosen: A * self.scale[chosen, :, None]),
+    "a norm seen as straight": (forms.Norm, "vjp", lambda self, A, chosen: A * self.scale[chosen, :, None]),
     "an activation that is not bent": (
         backpropagation._Backpropagation,
         "_through",
         lambda self, *args, right=backpropagation._Backpropagation._through: replace_second(right(self, *args)),
     ),
     "two ways through the network that know nothing of each other": (
-        backpropagation._Backpropagation,
-        "_cross",
+        live_sites.LiveSites,
+        "add_symmetric",
         lambda *_: None,
     ),
 }
@@ -122,7 +282,8 @@ def test_what_is_wrong_is_found_out_and_left_to_products(wrong: str, monkeypatch
     products, error = found_and_expected(make(), block)
     assert products > 0 and error < 1e-9
     monkeypatch.setattr(batch_graph.HookedBatch, "agrees", lambda *_: True)
-    monkeypatch.setattr(steps, "_curves_like", lambda *_: True)
+    monkeypatch.setattr(forms, "_curves_like", lambda *_: True)
+    monkeypatch.setattr(forms, "close", lambda *_: True)
     monkeypatch.setattr(steps, "close", lambda *_: True)
     products, error = found_and_expected(make(), block)
     assert products == 0 and error > 1e-6
