@@ -57,6 +57,7 @@ def input_curvature(
         curvature: ``C_i = d^2 l / dF_i^2`` of every token, (L, f, f), or of all pairs of them, (L, f, L, f).
         residual: Whether the loss sees ``X + F`` in place of F.
 
+    >>> import torch
     >>> layer = SelfAttention.random(2, dtype=torch.float64)
     >>> X, g = torch.eye(2, dtype=torch.float64), torch.zeros(2, 2, dtype=torch.float64)
     >>> found = input_curvature(layer, X, g, torch.eye(2, dtype=torch.float64).expand(2, 2, 2))
@@ -64,7 +65,7 @@ def input_curvature(
     (torch.Size([2, 2, 2, 2]), 0.0)
     """
     _check(layer, X, grad, curvature, residual)
-    inputs = _Inputs.of(layer, X, residual)
+    inputs = _AtTokens.of(layer, X, residual)
     ggn = inputs.ggn(curvature) if curvature.ndim == 3 else inputs.ggn_of_coupled(curvature)
     return TokenDerivatives(inputs.vjp(grad[..., None])[..., 0], ggn, inputs.second_derivative(grad))
 
@@ -89,7 +90,7 @@ def _check(layer: SelfAttention, X: Tensor, grad: Tensor, curvature: Tensor, res
 
 
 @dataclass(frozen=True, eq=False)
-class _Inputs:
+class _AtTokens:
     """A layer at a sequence.
 
     Attributes:
@@ -101,7 +102,7 @@ class _Inputs:
     residual: bool
 
     @classmethod
-    def of(cls, layer: SelfAttention, X: Tensor, residual: bool) -> _Inputs:
+    def of(cls, layer: SelfAttention, X: Tensor, residual: bool) -> _AtTokens:
         """A sink is a last token of zeros among the keys."""
         state = layer.attend(X[None])
         q, k, v = X[None] @ layer.W_Q, state.tokens @ layer.W_K, state.tokens @ layer.W_V

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from hessianlens.errors import Refusal
 from hessianlens.network.routes.last_attention import exact as attention
-from hessianlens.network.routes.linear_map import backpropagation, batch_graph, plan, terms
+from hessianlens.network.routes.linear_map import batch_graph, curvatures, plan, terms
 from tests.hostile.cases import Attention, D, Decoder
 from tests.hostile.questions import Examiner
 from tests.hostile.specimen import Specimen, randn, with_random_weights
@@ -60,13 +60,13 @@ Breakage = tuple[object, str, Callable[[Any], Any], str]
 """Where, what, how what it returns is changed, and the specimen that goes this way."""
 
 BREAKAGES: dict[str, Breakage] = {
-    "curvature at a linear map": (backpropagation.Curvatures, "between", _curvature, "maps"),
-    "functional curvature at a linear map": (backpropagation.Curvatures, "between", _functional_curvature, "maps"),
-    "how inputs of a later map move": (backpropagation.Curvatures, "between", _moved, "maps"),
+    "curvature at a linear map": (curvatures.Curvatures, "between", _curvature, "maps"),
+    "functional curvature at a linear map": (curvatures.Curvatures, "between", _functional_curvature, "maps"),
+    "how inputs of a later map move": (curvatures.Curvatures, "between", _moved, "maps"),
     "inputs of a linear map": (terms, "_sides_of", _sides, "maps"),
     "positions that are coupled, taken for alone": (plan, "grouping_of", lambda found: found, "mixed"),
     "tokens of the last attention layer": (attention, "find_site", _tokens, "attention"),
-    "curvature behind the last attention layer": (backpropagation.Curvatures, "between", _curvature, "attention"),
+    "curvature behind the last attention layer": (curvatures.Curvatures, "between", _curvature, "attention"),
     "a bias that is taken for flat": (attention.ExactAttention, "is_flat", lambda _: True, "attention"),
     "weights of the readout": (batch_graph, "readout_of", _readout, "classes"),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 
@@ -156,7 +157,8 @@ def test_an_interruption_keeps_what_is_done(opened, monkeypatch: pytest.MonkeyPa
     assert found["left_out"] == ["layer0.attn.v", "layer0.mlp.in"]
 
 
-def test_everything_at_once_counts_its_products(opened) -> None:
+def test_everything_at_once_counts_its_products(opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hessianlens.network.base.thresholds.BACKPROPAGATION_MIN_HVPS", math.inf)
     measurement, watch = Inspection(opened, with_pairs=True, spectra=("unembed.bias", "layer1.attn.q")), Counting()
     measurement.run(watch)
     assert watch.done == watch.planned == measurement.measured.products and not measurement.interrupted

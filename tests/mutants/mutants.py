@@ -456,8 +456,32 @@ MUTANTS = (
     Mutant(
         "cross terms of one map are not symmetrised",
         "backpropagation",
-        "self._add(p, k, part + part.T if p == k else part)",
-        "self._add(p, k, part)",
+        "        self._entries[id(row), id(row)].add(parts, transposed=True)\n",
+        "",
+    ),
+    Mutant(
+        "groups of sites that are split forget what they had to do with each other",
+        "backpropagation",
+        "                    self._entries[id(new), id(group)] = _Entry(entry.parts, False)\n",
+        "                    pass\n",
+    ),
+    Mutant(
+        "more is added to a matrix that another group holds too",
+        "backpropagation",
+        "                entry.owned = False\n",
+        "                pass\n",
+    ),
+    Mutant(
+        "attention forgets that queries and keys meet in a product",
+        "backpropagation",
+        "            crossed.diagonal(dim1=2, dim2=4).add_(slope[..., None])\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "values are averaged by the transpose of the weights",
+        "backpropagation",
+        "        values = self.weights.mT @ self._at_values(cotangents).flatten(2)\n",
+        "        values = self.weights @ self._at_values(cotangents).flatten(2)\n",
     ),
     Mutant(
         "the functional part of a chain holds the first group of sequences only",

@@ -86,7 +86,9 @@ class Copy:
         for name in [name for name in sys.modules if name.split(".")[0] in (*PACKAGES, "tests", "conftest")]:
             del sys.modules[name]
         every = dict.fromkeys(test for mutant in mutants for test in tests(mutant))
-        options = ["-x", "-s", "-m", "not long and not browser", "-p", "no:cacheprovider", "-p", "no:terminal"]
+        marked = "not long and not browser"
+        # Without those of pyproject.toml, of which some are the terminal's.
+        options = ["-o", "addopts=", "-x", "-s", "-m", marked, "-p", "no:cacheprovider", "-p", "no:terminal"]
         code = pytest.main([*options, *every], plugins=[_Forks(self, mutants, tests, seconds, told)])
         if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             raise RuntimeError(f"the tests could not be collected: pytest's exit code {int(code)}")

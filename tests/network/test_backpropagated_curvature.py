@@ -28,6 +28,7 @@ from hessianlens.network.routes.linear_map import (
     norms as map_norms,
 )
 from hessianlens.network.routes.linear_map.batch_graph import Column
+from hessianlens.network.routes.linear_map.curvature_parts import Parts
 from hessianlens.problems import Block, Problem
 from tests.curvature import hugging_face, networks
 from tests.curvature.networks import pairs, tokens
@@ -144,9 +145,8 @@ COUPLED: dict[str, tuple[Callable[[], Problem], tuple[str, ...]]] = {
         lambda: hl.problem(hugging_face.gpt2(tie_word_embeddings=False), hugging_face.padded(3)),
         (*FIRST, "layer0.norm1", "layer0.mlp.in", "layer0.mlp.out"),
     ),
-    "Llama, turned, shared keys": (_family("Llama"), (*FIRST[1:], "layer0.mlp.gate", "layer0.norm1")),
+    "Llama, turned, shared keys": (_family("Llama"), (*FIRST, "layer0.mlp.gate", "layer0.norm1")),
     "Gemma2, capped scores, window, norms behind": (_family("Gemma2, capped scores, window"), FIRST[1:]),
-    "GPT-NeoX, side by side": (_family("GPT-NeoX, turned in part"), (*FIRST[1:], "layer0.norm2")),
     "BLOOM, biased scores": (_family("BLOOM, biased scores"), FIRST[1:]),
     "Qwen3, norms of queries and keys": (_wide("Qwen3", head_dim=4), FIRST[1:]),
     "OLMo2, norms of all heads together": (_wide("Olmo2"), FIRST[1:]),
@@ -154,6 +154,7 @@ COUPLED: dict[str, tuple[Callable[[], Problem], tuple[str, ...]]] = {
         lambda: hl.problem(networks.scrambled(Sunk().double()), (tokens(2), tokens(2, seed=1)), "cross_entropy"),
         ("first.q.weight", "first.k.weight", "first.v.weight", "first.o.weight", "embed.weight"),
     ),
+    "GPT-NeoX, side by side": (_family("GPT-NeoX, turned in part"), (*FIRST[1:], "layer0.norm2")),
 }
 """Curvature that couples the positions of a sequence, since attention follows."""
 
@@ -382,3 +383,18 @@ def test_a_smoothed_weighted_loss_is_carried_too() -> None:
 
     problem = hl.problem(networks.toy(norm="pre"), pairs(2), loss)
     assert found_and_expected(problem, "layer0.mlp.out") == (0, pytest.approx(0, abs=1e-9))
+
+
+def test_groups_that_are_split_have_matrices_of_their_own() -> None:
+    live, ones = live_sites.LiveSites(), torch.ones(1, 2, 2)
+    (whole,) = live.of([1.0, 2.0, 3.0])
+    whole.add_gradient(torch.zeros(1, 2))
+    live.add(whole, whole, Parts(ones.clone()), owned=True)
+    (pair,) = live.of([1.0, 2.0])
+    live.add(pair, pair, Parts(ones), owned=False)
+    own, others, _ = live.take(3.0)
+    assert torch.equal(own.ggn, ones) and [(group.sites, float(part.ggn.sum())) for group, part in others] == [
+        ({1.0, 2.0}, 4.0)
+    ]
+    own, ((rest, crossed),), _ = live.take(2.0)
+    assert torch.equal(own.ggn, 2 * ones) and crossed is own and rest.sites == {1.0}

@@ -14,7 +14,7 @@ from hessianlens.network.base.dry_run import DryRun
 from hessianlens.network.forecasting import ensure_forecast_fits
 from hessianlens.network.routes.last_attention import route as last_attention
 from hessianlens.network.routes.last_attention.exact import closed_form_cost
-from hessianlens.network.routes.linear_map import backpropagation
+from hessianlens.network.routes.linear_map import curvatures
 from hessianlens.network.routes.linear_map import route as linear_map
 from hessianlens.parts import PARTS
 from hessianlens.problems import Block, Problem
@@ -86,7 +86,7 @@ def test_a_closed_form_that_does_not_fit_is_refused_before_it_is_made(monkeypatc
     for route in (last_attention, linear_map):
         monkeypatch.setattr(route, "available_bytes", lambda device: 100)
     monkeypatch.setattr(last_attention, "exact_attention", lambda *_: pytest.fail("made all the same"))
-    monkeypatch.setattr(backpropagation, "site_curvatures", lambda *_: pytest.fail("made all the same"))
+    monkeypatch.setattr(curvatures, "site_curvatures", lambda *_: pytest.fail("made all the same"))
     refused = r"method: got 'exact', but .*its closed form needs .*, and 100 B are free; .*"
     for block in ("layer1.attn.q", "layer1.mlp.in"):
         with pytest.raises(hl.InputError, match=f"{refused}'probes'"):

@@ -12,7 +12,7 @@ import hessianlens as hl
 from hessianlens.network.base.hooks import Hooks
 from hessianlens.network.base.uses import Kind
 from hessianlens.network.planner import planner_of
-from hessianlens.network.routes.linear_map import LinearMapPlan, LinearMaps, backpropagation, batch_graph, plan
+from hessianlens.network.routes.linear_map import LinearMapPlan, LinearMaps, batch_graph, curvatures, plan
 from hessianlens.network.routes.linear_map.batch_graph import record_uses
 from hessianlens.network.routes.linear_map.norms import downstream_elementwise, weight_off_diagonal
 from hessianlens.network.routes.linear_map.plan import IN_SEVERAL_PLACES
@@ -89,11 +89,11 @@ def _functional_forgotten(*args):
     return [replace(found, functional=torch.zeros_like(found.functional)) for found in exact_site_curvatures(*args)]
 
 
-exact_site_curvatures = backpropagation.site_curvatures
+exact_site_curvatures = curvatures.site_curvatures
 WRONG = {
-    "inputs that stand still": (backpropagation, "site_curvatures", _without_motion),
+    "inputs that stand still": (curvatures, "site_curvatures", _without_motion),
     "positions never coupled": (plan, "grouping_of", _positions_alone),
-    "no functional part": (backpropagation, "site_curvatures", _functional_forgotten),
+    "no functional part": (curvatures, "site_curvatures", _functional_forgotten),
 }
 
 
@@ -234,7 +234,7 @@ def test_nothing_is_built_twice(monkeypatch: pytest.MonkeyPatch) -> None:
         built.append(args)
         return exact_site_curvatures(*args)
 
-    monkeypatch.setattr(backpropagation, "site_curvatures", counted)
+    monkeypatch.setattr(curvatures, "site_curvatures", counted)
     problem = networks.toy_problem(2, norm="pre", loss=lambda outputs, _: outputs.pow(3).mean())
     hl.block_norms(problem, "layer0.mlp.out*", method="exact")
     hl.hessian(problem, "layer0.mlp.out.bias", method="exact").to_dense()

@@ -8,7 +8,7 @@ import torch
 import hessianlens as hl
 from hessianlens.network.base.progress import Deadline, Watch
 from hessianlens.network.planner import planner_of
-from hessianlens.network.routes.linear_map import backpropagation, batch_graph, exact
+from hessianlens.network.routes.linear_map import batch_graph, curvatures, exact
 from hessianlens.problems import Block, Problem
 from tests.curvature import networks
 from tests.curvature.agreement import OPERATORS, identity
@@ -111,7 +111,7 @@ def test_bad_input(message: str, options: dict[str, object]) -> None:
 @pytest.mark.parametrize("name", ["GPT-2", "Llama, grouped queries", "BERT, masked", "ViT"])
 @pytest.mark.parametrize("room", [2**28, 1])
 def test_pairs_together_are_those_of_autograd(name: str, room: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (exact, backpropagation):
+    for module in (exact, curvatures):
         monkeypatch.setattr(module, "KEPT_BYTES", room)
     problem = CASES[name].problem()
     names = [block for block in CASES[name].blocks if block not in (*LOOKUPS, *TIED.get(name, ()))]

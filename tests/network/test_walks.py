@@ -51,11 +51,11 @@ def test_a_product_passes_few_files() -> None:
 
 
 def test_norms_by_two_routes_and_with_a_certificate_pass_a_known_number_of_files() -> None:
-    """The closed form of the last layer, samples of the one before it, plain autograd's HVP for both."""
+    """The closed form of the last layer, the curvature that it passes on, plain autograd's HVP for both."""
     names = ["layer0.attn.q", "layer1.attn.q"]
     hl.block_norms(two_layers(), names)  # imports
     problem = two_layers()
-    assert len(files_of(lambda: hl.block_norms(problem, names))) <= 93
+    assert len(files_of(lambda: hl.block_norms(problem, names))) <= 101
 
 
 def test_construction_differentiates_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,7 @@ class Use:
             enters as it is, or transposed.
         rows: Rows of a table that are looked up, ``[...]``, as z is the product with one-hot vectors of these; -1 where
             what is looked up counts as a constant, as padding does.
+        whole_table: Whether z stands for the rows of a table, in place of what is looked up of them.
     """
 
     parameter: str
@@ -49,10 +50,12 @@ class Use:
     outputs: tuple[int, ...]
     places: Tensor | None = None
     rows: Tensor | None = None
+    whole_table: bool = False
 
     def by_table(self, table: Tensor) -> Use:
         """The same look-up of a table with fewer rows than a sequence has positions: z is its rows."""
-        return replace(self, outputs=tuple(table.shape), rows=torch.arange(len(table), device=table.device))
+        rows = torch.arange(len(table), device=table.device)
+        return replace(self, outputs=tuple(table.shape), rows=rows, whole_table=True)
 
     def matrix(self, parameter: Tensor) -> Tensor:
         """The parameter as it enters: inputs by outputs, or a vector."""

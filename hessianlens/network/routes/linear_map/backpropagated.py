@@ -11,7 +11,7 @@ from hessianlens.network.base.uses import Use
 from hessianlens.network.routes.linear_map.backpropagation import backpropagate_curvature, multiply_adds
 from hessianlens.network.routes.linear_map.batch_graph import Graphs
 from hessianlens.network.routes.linear_map.curvature_parts import Parts
-from hessianlens.network.routes.linear_map.readout import LossCurvature, output_curvature_of
+from hessianlens.network.routes.linear_map.readout import LossCurvature, loss_at_outputs
 from hessianlens.network.routes.linear_map.steps import FollowingSteps, downstream_steps
 from hessianlens.problems import Problem
 
@@ -41,7 +41,7 @@ class BackpropagatedCurvature:
         """Where the curvature begins, at a batch; None where that is not known."""
         if number not in self._losses:
             readout = self._graphs.readout(number)
-            found = readout or output_curvature_of(self.problem, self.problem.data[number])
+            found = readout or loss_at_outputs(self.problem, self.problem.data[number])
             self._losses[number] = found
         return self._losses[number]
 
@@ -57,6 +57,11 @@ class BackpropagatedCurvature:
                 self._steps |= {(number, *each): found for each in found.parameters}
         return self._steps[key]
 
+    def together(self, number: int, use: Use) -> frozenset[int]:
+        """Sites of the maps that have their curvature from the same steps, at a batch."""
+        steps = self.steps(number, use)
+        return frozenset() if steps is None else steps.sites
+
     def hvps(self, number: int, row: Use, column: Use, length: int) -> float | None:
         """What the curvature between two maps costs, in HVPs; None where it cannot be had.
 
@@ -64,10 +69,12 @@ class BackpropagatedCurvature:
             number: Of the batch.
             row: The map, or table, of the rows.
             column: That of the columns, the same or one with the same inputs.
-            length: Positions that are coupled.
+            length: Positions that are coupled, of a sequence or of a table.
         """
         loss, steps = self.loss(number), self.steps(number, row)
-        if loss is None or steps is None or steps.length != length or loss.positions % length:
+        if loss is None or steps is None or not steps.length or loss.positions % steps.length:
+            return None
+        if steps.length != length and not row.whole_table:
             return None
         if column.site != row.site and (column.parameter, column.site) not in steps.parameters:
             return None
@@ -110,4 +117,9 @@ class BackpropagatedCurvature:
         wanted = steps.shifted.get(row.parameter, row.site), steps.shifted.get(column.parameter, column.site)
         found = backpropagate_curvature(loss, steps, wanted, others=room // each)
         self._known |= {(number, *pair): parts for pair, parts in found.items()}
-        return found.get(wanted)
+        own = found.get(wanted)
+        if own is None or not row.whole_table:
+            return own
+        assert steps.rows is not None
+        self._known.clear()  # what is known of positions is not what is asked for of a table
+        return own.by_table(steps.rows, row.outputs[0])

@@ -21,11 +21,11 @@ from torch import Tensor
 from hessianlens.network.routes.linear_map.attention_step import AttentionStep
 from hessianlens.network.routes.linear_map.curvature_parts import Parts
 from hessianlens.network.routes.linear_map.forms import EntryByEntry, Form, Norm
-from hessianlens.network.routes.linear_map.live_sites import Group, LiveSites
+from hessianlens.network.routes.linear_map.live_sites import LiveSites, SiteGroup
 from hessianlens.network.routes.linear_map.readout import LossCurvature
 from hessianlens.network.routes.linear_map.steps import FollowingSteps, MapStep
 
-Others = list[tuple[Group, Parts]]
+Others = list[tuple[SiteGroup, Parts]]
 """What a site has to do with groups of others."""
 
 _CHUNK_BYTES = 2**22
@@ -274,14 +274,14 @@ class _Backpropagation:
             crossed = [(k, part.scaled(slope)) for k, part in others]
             self._reach_others(groups, crossed, g if slope is None else g * slope)
 
-    def _reach(self, rows: list[Group], columns: list[Group], parts: Parts, fresh: bool) -> None:
+    def _reach(self, rows: list[SiteGroup], columns: list[SiteGroup], parts: Parts, fresh: bool) -> None:
         """The same between every two groups of rows and columns; fresh where nobody else holds it."""
         alone = len(rows) == len(columns) == 1
         for n, row in enumerate(rows):
             for column in columns[n:] if rows is columns else columns:
                 self.live.add(row, column, parts, owned=alone and fresh)
 
-    def _reach_others(self, groups: list[Group], others: Others, g: Tensor) -> None:
+    def _reach_others(self, groups: list[SiteGroup], others: Others, g: Tensor) -> None:
         """The gradient, and what sources have to do with groups that were reached before."""
         for group in groups:
             group.add_gradient(g)

@@ -85,6 +85,22 @@ class Parts:
             return self.each(lambda part: part.mT)
         return self.each(lambda part: self.by_sequence(part).permute(0, 3, 4, 1, 2).flatten(0, 1).flatten(2))
 
+    def by_table(self, rows: Tensor, size: int) -> Parts:
+        """The same between rows of a table that positions look up; those of -1 count for nothing.
+
+        Args:
+            rows: The row of every position.
+            size: Rows of the table.
+        """
+        one_hot = (rows[:, None] == torch.arange(size, device=rows.device)).to(self.ggn.dtype)
+        by_sequence = _sequences(one_hot, self.length)
+
+        def summed(part: Tensor) -> Tensor:
+            left = torch.einsum("slv,slbmd->vbsmd", by_sequence, self.by_sequence(part))
+            return torch.einsum("smw,vbsmd->vbwd", by_sequence, left).flatten(2)
+
+        return Parts(*self.both(summed), size)
+
     def left(self, factor: Tensor) -> Parts:
         """``F A`` with F one matrix, or one a position."""
         return self.each(lambda part: factor @ part)

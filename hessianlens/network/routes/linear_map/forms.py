@@ -182,20 +182,24 @@ def _entry_by_entry(value: Tensor, sources: Mapping[float, Tensor], layout: Layo
 
 
 def _norm(value: Tensor, sources: Mapping[float, Tensor], layout: Layout) -> Norm | None:
-    leaves, drawn = list(sources.values()), random_like(value)
-    vjp = torch.autograd.grad(value, leaves, drawn, retain_graph=True, create_graph=True)
+    leaves, drawn = list(sources.values()), [random_like(value, seed) for seed in range(2)]
+    vjp, *more = (torch.autograd.grad(value, leaves, one, retain_graph=True, create_graph=True) for one in drawn)
     flat = [layout.vjp_rows(one) for one in vjp]
     if any(not torch.equal(one, flat[0]) for one in flat[1:]) or not flat[0].requires_grad:
         return None
-    outputs, c, r = (layout.vjp_rows(tensor.detach()) for tensor in (value, drawn, vjp[0]))
-    heads = outputs.shape[1] // value.shape[-1]
+    outputs, heads = layout.vjp_rows(value.detach()), layout.vjp_rows(value).shape[1] // value.shape[-1]
+    # Two vectors at every position: one alone may lie along a, where the scale cannot be seen.
+    c, r = (
+        torch.stack([layout.vjp_rows(one.detach()) for one in both], -1)
+        for both in (drawn, (vjp[0], *(one[0] for one in more)))
+    )
     for centred in (True, False):
         unit = Norm(tuple(sources), outputs, outputs.new_ones(len(outputs), heads), centred)
-        expected = unit.vjp(c[..., None], slice(None))[..., 0]
-        products, squares = ((one * expected).unflatten(1, (heads, -1)).sum(-1) for one in (r, expected))
+        expected = unit.vjp(c, slice(None))
+        products, squares = ((one * expected).unflatten(1, (heads, -1)).sum((-1, -2)) for one in (r, expected))
         found = Norm(tuple(sources), outputs, products / squares, centred)
-        scaled = expected * found.scale.repeat_interleave(value.shape[-1], 1)
-        if close(scaled, r) and _curves_like(found, flat[0], leaves, c, layout):
+        scaled = expected * found.scale.repeat_interleave(value.shape[-1], 1)[..., None]
+        if close(scaled, r) and _curves_like(found, flat[0], leaves, c[..., 0], layout):
             return found
     return None
 

@@ -15,7 +15,7 @@ from hessianlens.network.routes.linear_map.curvature_parts import Parts
 
 
 @dataclass(eq=False)
-class Group:
+class SiteGroup:
     """Sites that stand in for each other.
 
     Attributes:
@@ -26,7 +26,7 @@ class Group:
 
     sites: set[float]
     gradient: Tensor | None = None
-    parts: list[Group] = field(default_factory=list)
+    parts: list[SiteGroup] = field(default_factory=list)
 
     def add_gradient(self, more: Tensor) -> None:
         """Another way to the loss."""
@@ -54,7 +54,7 @@ class LiveSites:
         groups: In the order in which they came.
     """
 
-    groups: list[Group] = field(default_factory=list)
+    groups: list[SiteGroup] = field(default_factory=list)
     _entries: dict[tuple[int, int], _Entry] = field(default_factory=dict)
 
     @property
@@ -62,7 +62,7 @@ class LiveSites:
         """The site that comes last in the network."""
         return max(site for group in self.groups for site in group.sites)
 
-    def take(self, site: float) -> tuple[Parts, list[tuple[Group, Parts]], Tensor]:
+    def take(self, site: float) -> tuple[Parts, list[tuple[SiteGroup, Parts]], Tensor]:
         """All that is known at a site, which is left: with itself, with other groups, and the gradient."""
         for one in self.groups:
             one.parts = [one]
@@ -80,13 +80,13 @@ class LiveSites:
             others = [(other, found) for other, found in others if other is not group]
         return own, others, gradient
 
-    def _between(self, row: Group, column: Group) -> Parts | None:
+    def _between(self, row: SiteGroup, column: SiteGroup) -> Parts | None:
         if (found := self._entries.get((id(row), id(column)))) is not None:
             return found.parts
         found = self._entries.get((id(column), id(row)))
         return None if found is None else found.parts.T
 
-    def of(self, sites: Iterable[float]) -> list[Group]:
+    def of(self, sites: Iterable[float]) -> list[SiteGroup]:
         """Some sites as whole groups; groups of which they are a part are split, and new sites are one of their own."""
         left, found = set(sites), []
         for group in list(self.groups):
@@ -94,14 +94,14 @@ class LiveSites:
                 found.append(group if common == group.sites else self._split(group, common))
                 left -= common
         if left:
-            found.append(Group(left))
+            found.append(SiteGroup(left))
             self.groups.append(found[-1])
         return found
 
-    def _split(self, group: Group, sites: set[float]) -> Group:
+    def _split(self, group: SiteGroup, sites: set[float]) -> SiteGroup:
         """Some sites of a group as one of their own, with the same matrices."""
         group.sites -= sites
-        new = Group(set(sites), group.gradient)
+        new = SiteGroup(set(sites), group.gradient)
         group.parts.append(new)
         for (row, column), entry in list(self._entries.items()):
             if id(group) in (row, column):
@@ -113,7 +113,7 @@ class LiveSites:
         self.groups.append(new)
         return new
 
-    def add(self, row: Group, column: Group, parts: Parts, owned: bool) -> None:
+    def add(self, row: SiteGroup, column: SiteGroup, parts: Parts, owned: bool) -> None:
         """More between two groups.
 
         Args:
@@ -128,7 +128,7 @@ class LiveSites:
                 return
         self._entries[id(row), id(column)] = _Entry(parts, owned)
 
-    def add_symmetric(self, row: Group, column: Group, parts: Parts) -> None:
+    def add_symmetric(self, row: SiteGroup, column: SiteGroup, parts: Parts) -> None:
         """More between two groups that comes from one of them being a source of what the other meets."""
         if row is not column:
             self.add(row, column, parts, False)

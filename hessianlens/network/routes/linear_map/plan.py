@@ -41,8 +41,8 @@ class LinearMapPlan:
         held_bytes: What it holds.
         turned: Whether rows and columns are exchanged in the end: here the rows come first in the network.
         reads_out: Whether the columns are those of the network's last map, whose curvature the loss alone determines.
-        backpropagated: Whether the curvature comes from the end of the network, step by step; `products` is then how
-            many HVPs would be as much work.
+        backpropagated: Maps whose curvature comes together from the end of the network, step by step, where it does;
+            `products` is then how many HVPs would be as much work.
     """
 
     row: tuple[Piece, ...]
@@ -52,7 +52,7 @@ class LinearMapPlan:
     held_bytes: int
     turned: bool = False
     reads_out: bool = False
-    backpropagated: bool = False
+    backpropagated: frozenset[int] = frozenset()
 
     @property
     def row_reads_out(self) -> bool:
@@ -217,10 +217,12 @@ class LinearMapPlanner:
                     return Refusal("the loss couples the rows of its output, which are not the sequences of a batch")
                 return Refusal("the loss couples its outputs across the sequences of a batch")
             chosen.append(found)
-            backwards.append(other if found[0].groups == sequences and not found[0].members_first else math.inf)
+            together = 1 if first.use.whole_table else sequences
+            backwards.append(other if found[0].groups == together and not found[0].members_first else math.inf)
         steps = list(zip(chosen, rows, backwards, strict=True))
         products = max(_hvps(group, piece, other) for (group, _), piece, other in steps)
-        backpropagated = any(_hvps(group, piece, other) < _hvps(group, piece) for (group, _), piece, other in steps)
+        cheaper = any(_hvps(group, piece, other) < _hvps(group, piece) for (group, _), piece, other in steps)
+        backpropagated = self._backpropagated.together(0, rows[0].use) if cheaper else frozenset()
         held = self._bytes(rows, columns, chosen, reads_out)
         whole = tuple(rows), tuple(columns), tuple(chosen)
         return LinearMapPlan(*whole, math.ceil(products), held, backpropagated=backpropagated)
@@ -228,6 +230,8 @@ class LinearMapPlanner:
     def _hvps_backwards(self, number: int, row: Piece, column: Piece, sequences: int) -> float:
         """What the curvature between two maps costs from the end of the network; asked where HVPs would be many."""
         positions, rest = divmod(int(torch.Size(row.use.outputs[:-1]).numel()), sequences)
+        if row.use.whole_table:
+            positions, rest = row.use.outputs[0], int(column.use.site != row.use.site)
         if rest or positions == 1 or positions * len(row.features) < thresholds.BACKPROPAGATION_MIN_HVPS:
             return math.inf
         found = self._backpropagated.hvps(number, row.use, column.use, positions)

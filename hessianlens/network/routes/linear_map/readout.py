@@ -125,7 +125,7 @@ class Readout:
 
 
 @dataclass(frozen=True, eq=False)
-class OutputCurvature:
+class LossAtOutputs:
     """Any other loss at the outputs of a network, of which it couples no two positions.
 
     Attributes:
@@ -152,7 +152,7 @@ class OutputCurvature:
         return self.hessian[chosen].clone()
 
 
-LossCurvature = Readout | OutputCurvature
+LossCurvature = Readout | LossAtOutputs
 """Where a curvature that is backpropagated begins."""
 
 
@@ -235,7 +235,7 @@ def readout_of(problem: Problem, batch: Batch) -> Readout | None:
     return Readout(use, shift, weight, y, chances, weights, slope)
 
 
-def output_curvature_of(problem: Problem, batch: Batch) -> OutputCurvature | None:
+def loss_at_outputs(problem: Problem, batch: Batch) -> LossAtOutputs | None:
     """The loss at the outputs of a network; None where it couples positions, or where outputs are many.
 
     Args:
@@ -268,7 +268,7 @@ def output_curvature_of(problem: Problem, batch: Batch) -> OutputCurvature | Non
         together = turned(u).flatten(0, -2)
     if not close((hessian @ u.flatten(0, -2)[..., None])[..., 0], together):
         return None
-    return OutputCurvature(hessian, slope.detach().flatten(0, -2))
+    return LossAtOutputs(hessian, slope.detach().flatten(0, -2))
 
 
 def _loss_weights(problem: Problem, batch: Batch, outputs: Tensor, chances: Tensor) -> tuple[Tensor, Tensor] | None:

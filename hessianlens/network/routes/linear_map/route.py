@@ -49,7 +49,7 @@ class LinearMapRoute:
             return Refusal(f"its closed form needs {readable(held)}, and {readable(free)} are free")
         if held > question.limits.held_bytes:
             return Refusal(f"its closed form needs {readable(held)}; method='exact' allows it", at_this_price=True)
-        shared = tuple((row.use.site, tuple(row.features.tolist())) for row in plan.row)
+        shared = plan.backpropagated or tuple((row.use.site, tuple(row.features.tolist())) for row in plan.row)
         return Cost(plan.why, plan.products, plan.products, held, shared)
 
     def operator(self, question: Question, part: str) -> StructuredOperator:

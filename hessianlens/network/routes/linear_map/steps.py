@@ -63,6 +63,7 @@ class FollowingSteps:
         by_site: The steps.
         last: How the inputs of the last map, or the outputs, follow from their sources.
         shifted: The map behind which a bias is added by itself, by the parameter of the bias.
+        rows: Rows of the table that are looked up, by position; None for maps.
     """
 
     sites: frozenset[int]
@@ -70,6 +71,7 @@ class FollowingSteps:
     by_site: dict[float, Step]
     last: Form
     shifted: dict[str, int]
+    rows: Tensor | None
 
     @property
     def length(self) -> int:
@@ -109,7 +111,7 @@ def downstream_steps(problem: Problem, batch: Batch, first: Use, last: Use | Non
         elif (form := form_of(node.inputs, sources, layout)) is None:
             return None
         elif last is not None and node.site == last.site:
-            return FollowingSteps(sites, _parameters(hooks, sites), found, form, shifted)
+            return FollowingSteps(sites, _parameters(hooks, sites), found, form, shifted, _rows(hooks, first))
         else:
             step, leaf = _map_step(problem, hooks, node, form, layout), hooks.leaves[node.site]
         if step is None:
@@ -118,7 +120,9 @@ def downstream_steps(problem: Problem, batch: Batch, first: Use, last: Use | Non
             found[node.site], reached[node.site] = step, leaf
     sources = {} if last is not None else _sources(outputs, reached)
     form = form_of(outputs, sources, layout) if sources else None
-    return None if form is None else FollowingSteps(sites, _parameters(hooks, sites), found, form, shifted)
+    if form is None:
+        return None
+    return FollowingSteps(sites, _parameters(hooks, sites), found, form, shifted, _rows(hooks, first))
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,6 +151,12 @@ def _with_the_same_inputs(hooks: Hooks, site: int) -> frozenset[int]:
     weights = [use for use in hooks.record.uses if use.kind in (Kind.IN_OUT, Kind.OUT_IN)]
     own = [use.inputs for use in weights if use.site == site]
     return frozenset([site, *(use.site for use in weights if any(use.inputs is inputs for inputs in own))])
+
+
+def _rows(hooks: Hooks, first: Use) -> Tensor | None:
+    """Rows of a table that are looked up at a use."""
+    found = [use.rows for use in hooks.record.uses if (use.parameter, use.site) == (first.parameter, first.site)]
+    return None if not found or found[0] is None else found[0].flatten()
 
 
 def _parameters(hooks: Hooks, sites: frozenset[int]) -> frozenset[tuple[str, int]]:
