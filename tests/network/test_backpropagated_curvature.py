@@ -391,10 +391,10 @@ def test_groups_that_are_split_have_matrices_of_their_own() -> None:
     whole.add_gradient(torch.zeros(1, 2))
     live.add(whole, whole, Parts(ones.clone()), owned=True)
     (pair,) = live.of([1.0, 2.0])
-    live.add(pair, pair, Parts(ones), owned=False)
+    live.add(whole, whole, Parts(ones), owned=False)  # what is left of it: the last site
+    live.add(pair, pair, Parts(2 * ones), owned=False)
     own, others, _ = live.take(3.0)
-    assert torch.equal(own.ggn, ones) and [(group.sites, float(part.ggn.sum())) for group, part in others] == [
-        ({1.0, 2.0}, 4.0)
-    ]
-    own, ((rest, crossed),), _ = live.take(2.0)
-    assert torch.equal(own.ggn, 2 * ones) and crossed is own and rest.sites == {1.0}
+    crossed = [(group.sites, float(part.ggn.sum())) for group, part in others]
+    assert torch.equal(own.ggn, 2 * ones) and crossed == [({1.0, 2.0}, 4.0)]
+    own, ((rest, same),), _ = live.take(2.0)
+    assert torch.equal(own.ggn, 3 * ones) and same is own and rest.sites == {1.0}
