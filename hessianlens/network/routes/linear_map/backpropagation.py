@@ -1,13 +1,14 @@
-"""The curvature at the maps behind the last attention layer, backpropagated from the end of the network.
+"""The curvature at the maps of a network, backpropagated from the loss.
 
 With g and H the gradient and the Hessian of the loss at what some maps put out, and a map i with ``z_i = a_i W``, its
 inputs a function of its sources p, q, ...: where i is done with,
 
     H_pq  +=  J_p^T W H_ii W^T J_q  +  J_p^T W H_iq  +  (J_q^T W H_ip)^T  +  sum_k (W g_i)_k  d^2 a_k / dz_p dz_q
 
-at every position by itself. So what all maps share is looked at once, where products would go through the whole of the
-network for every feature of every map. The curvature of an MLP's wide layer is never formed: its two maps are taken as
-one, with ``J = W_1 diag(phi') W_2`` and ``W_1 diag(phi'' * W_2 g) W_1^T``.
+at every position by itself, and between the positions of a sequence from the last attention on. So what all maps share
+is looked at once, where HVPs would go through the whole of the network for every feature of every map. What lies
+between two of them is passed at once: of an MLP the curvature at its wide layer is never formed, with
+``J = W_1 diag(phi') W_2`` and ``W_1 diag(phi'' * W_2 g) W_1^T``, nor of an attention that at its heads.
 """
 
 from __future__ import annotations
