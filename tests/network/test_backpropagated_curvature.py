@@ -140,10 +140,14 @@ COUPLED: dict[str, tuple[Callable[[], Problem], tuple[str, ...]]] = {
     ),
     "sigmoid, no mask": (lambda: networks.toy_problem(2, layers=2, attention="sigmoid", causal=False), FIRST),
     "activation of the user's": (lambda: networks.toy_problem(2, layers=2, attention=sharpened), FIRST),
-    "one layer": (lambda: networks.toy_problem(2, heads=2), ("embed",)),
+    "one layer": (lambda: networks.toy_problem(2, heads=2), ("pos", "embed")),
+    "one layer, a table with fewer rows than a sequence has positions": (
+        lambda: networks.toy_problem(data=pairs(2, length=6), heads=2, norm="pre"),
+        ("pos", "embed"),
+    ),
     "GPT-2, padded": (
         lambda: hl.problem(hugging_face.gpt2(tie_word_embeddings=False), hugging_face.padded(3)),
-        (*FIRST, "layer0.norm1", "layer0.mlp.in", "layer0.mlp.out"),
+        ("pos", *FIRST, "layer0.norm1", "layer0.mlp.in", "layer0.mlp.out"),
     ),
     "Llama, turned, shared keys": (_family("Llama"), (*FIRST, "layer0.mlp.gate", "layer0.norm1")),
     "Gemma2, capped scores, window, norms behind": (_family("Gemma2, capped scores, window"), FIRST[1:]),

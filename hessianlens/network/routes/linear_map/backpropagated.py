@@ -53,7 +53,7 @@ class BackpropagatedCurvature:
         elif key not in self._steps:
             assert loss is not None
             self._steps[key] = found = downstream_steps(self.problem, self.problem.data[number], use, loss.use)
-            if found is not None:
+            if found is not None and not found.summed:
                 self._steps |= {(number, *each): found for each in found.parameters}
         return self._steps[key]
 
@@ -75,6 +75,8 @@ class BackpropagatedCurvature:
         if loss is None or steps is None or not steps.length or loss.positions % steps.length:
             return None
         if steps.length != length and not row.whole_table:
+            return None
+        if steps.summed and row.whole_table:
             return None
         if column.site != row.site and (column.parameter, column.site) not in steps.parameters:
             return None
@@ -115,11 +117,16 @@ class BackpropagatedCurvature:
         each = 2 * loss.gradient.element_size() * loss.positions * loss.width**2 * max(steps.length, 1)
         room = min(_ROOM, int(_SHARE * available_bytes(self.problem.device)))
         wanted = steps.shifted.get(row.parameter, row.site), steps.shifted.get(column.parameter, column.site)
+        if steps.summed:
+            (table,) = steps.sites
+            wanted = table, table
         found = backpropagate_curvature(loss, steps, wanted, others=room // each)
         self._known |= {(number, *pair): parts for pair, parts in found.items()}
         own = found.get(wanted)
-        if own is None or not row.whole_table:
+        if own is None or not (row.whole_table or steps.summed):
             return own
-        assert steps.rows is not None
         self._known.clear()  # what is known of positions is not what is asked for of a table
+        if steps.summed:
+            return own.over_sequences()
+        assert steps.rows is not None
         return own.by_table(steps.rows, row.outputs[0])

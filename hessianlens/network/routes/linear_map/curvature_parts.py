@@ -101,6 +101,10 @@ class Parts:
 
         return Parts(*self.both(summed), size)
 
+    def over_sequences(self) -> Parts:
+        """The sum over all sequences."""
+        return Parts(*self.both(lambda part: self.by_sequence(part).sum(0).flatten(2)), self.length)
+
     def left(self, factor: Tensor) -> Parts:
         """``F A`` with F one matrix, or one a position."""
         return self.each(lambda part: factor @ part)

@@ -217,7 +217,7 @@ class LinearMapPlanner:
                     return Refusal("the loss couples the rows of its output, which are not the sequences of a batch")
                 return Refusal("the loss couples its outputs across the sequences of a batch")
             chosen.append(found)
-            together = 1 if first.use.whole_table else sequences
+            together = 1 if self._once_for_all(first, sequences) else sequences
             backwards.append(other if found[0].groups == together and not found[0].members_first else math.inf)
         steps = list(zip(chosen, rows, backwards, strict=True))
         products = max(_hvps(group, piece, other) for (group, _), piece, other in steps)
@@ -229,13 +229,20 @@ class LinearMapPlanner:
 
     def _hvps_backwards(self, number: int, row: Piece, column: Piece, sequences: int) -> float:
         """What the curvature between two maps costs from the end of the network; asked where HVPs would be many."""
-        positions, rest = divmod(int(torch.Size(row.use.outputs[:-1]).numel()), sequences)
-        if row.use.whole_table:
-            positions, rest = row.use.outputs[0], int(column.use.site != row.use.site)
+        total = int(torch.Size(row.use.outputs[:-1]).numel())
+        positions, rest = divmod(total, sequences)
+        if self._once_for_all(row, sequences):
+            positions, rest = total, int(column.use.site != row.use.site)
         if rest or positions == 1 or positions * len(row.features) < thresholds.BACKPROPAGATION_MIN_HVPS:
             return math.inf
         found = self._backpropagated.hvps(number, row.use, column.use, positions)
         return math.inf if found is None else found
+
+    def _once_for_all(self, piece: Piece, sequences: int) -> bool:
+        """Whether a table is looked up once for all sequences, as by positions, or stands for its rows itself."""
+        use = piece.use
+        axes = [size for size in use.outputs[:-1] if size > 1]
+        return use.kind is Kind.LOOK_UP and (use.whole_table or (sequences > 1 and len(axes) == 1))
 
     def _grouping(
         self, number: int, pieces: tuple[Piece, Piece], rows: list[Grouping], columns: list[Grouping]

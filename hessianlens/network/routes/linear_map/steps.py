@@ -7,7 +7,7 @@ maps before it, its sources. Attention has a step of its own; what has no form i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -64,6 +64,8 @@ class FollowingSteps:
         last: How the inputs of the last map, or the outputs, follow from their sources.
         shifted: The map behind which a bias is added by itself, by the parameter of the bias.
         rows: Rows of the table that are looked up, by position; None for maps.
+        summed: Whether the table is one of positions, looked up once for all sequences: it has the sum over these of
+            what is found of the table of tokens that it is added to.
     """
 
     sites: frozenset[int]
@@ -72,6 +74,7 @@ class FollowingSteps:
     last: Form
     shifted: dict[str, int]
     rows: Tensor | None
+    summed: bool = False
 
     @property
     def length(self) -> int:
@@ -100,6 +103,10 @@ def downstream_steps(problem: Problem, batch: Batch, first: Use, last: Use | Non
         return None
     if len({one.site for one in seen}) < len(seen):
         return None
+    if tables and layout.rows(hooks.leaves[first.site]) is None:
+        added = _added_to(hooks, first, layout)
+        found_there = None if added is None else downstream_steps(problem, batch, added, last)
+        return None if found_there is None else replace(found_there, summed=True)
     reached: dict[float, Tensor] = {site: hooks.leaves[site] for site in sites}
     found: dict[float, Step] = {}
     step: Step | None
@@ -151,6 +158,13 @@ def _with_the_same_inputs(hooks: Hooks, site: int) -> frozenset[int]:
     weights = [use for use in hooks.record.uses if use.kind in (Kind.IN_OUT, Kind.OUT_IN)]
     own = [use.inputs for use in weights if use.site == site]
     return frozenset([site, *(use.site for use in weights if any(use.inputs is inputs for inputs in own))])
+
+
+def _added_to(hooks: Hooks, first: Use, layout: Layout) -> Use | None:
+    """The look-up of every position of every sequence that a table of positions is added to, as far as sizes tell."""
+    shape = (layout.sequences * layout.length, first.outputs[-1])
+    others = [use for use in hooks.record.uses if use.kind is Kind.LOOK_UP and use.parameter != first.parameter]
+    return next((one for one in others if (torch.Size(one.outputs[:-1]).numel(), one.outputs[-1]) == shape), None)
 
 
 def _rows(hooks: Hooks, first: Use) -> Tensor | None:
