@@ -153,6 +153,7 @@ COUPLED: dict[str, tuple[Callable[[], Problem], tuple[str, ...]]] = {
     "Gemma2, capped scores, window, norms behind": (_family("Gemma2, capped scores, window"), FIRST[1:]),
     "BLOOM, biased scores": (_family("BLOOM, biased scores"), FIRST[1:]),
     "Qwen3, norms of queries and keys": (_wide("Qwen3", head_dim=4), FIRST[1:]),
+    "Exaone4, norms of as many heads as positions, behind the split": (_wide("Exaone4"), FIRST[1:]),
     "OLMo2, norms of all heads together": (_wide("Olmo2"), FIRST[1:]),
     "sinks": (
         lambda: hl.problem(networks.scrambled(Sunk().double()), (tokens(2), tokens(2, seed=1)), "cross_entropy"),

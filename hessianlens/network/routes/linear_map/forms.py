@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.derivatives.difference import random_like
+from hessianlens.network.base.operands import Rows, last_axis_rows
 from hessianlens.network.base.recognition import close
 
 
@@ -38,20 +39,24 @@ class Layout:
 
     def rows(self, tensor: Tensor) -> Tensor | None:
         """``[position, feature]``; None where the axes are others."""
-        both, positions = (self.sequences, self.length), self.sequences * self.length
-        if tuple(tensor.shape[:2]) == both or tensor.shape[:1] == (positions,):
-            return tensor.reshape(positions, -1)
-        if tensor.ndim == 4 and (tensor.shape[0], tensor.shape[2]) == both:
-            return tensor.transpose(1, 2).reshape(positions, -1)
-        if tensor.ndim > 1 and tensor[..., 0].numel() == positions:
-            return tensor.flatten(0, -2)
-        return None
+        reader = self.reader(tensor)
+        return None if reader is None else reader(tensor)
 
-    def vjp_rows(self, vjp: Tensor) -> Tensor:
-        """The same of something whose axes are known to fit."""
-        found = self.rows(vjp)
-        assert found is not None
-        return found
+    def reader(self, like: Tensor) -> Rows | None:
+        """The way to the rows of tensors whose axes are those of a given one; None where they are others.
+
+        Where there are as many heads as positions, the axis that is further apart in memory has the positions: heads
+        are cut out of features.
+        """
+        both, positions = (self.sequences, self.length), self.sequences * self.length
+        by_head = like.ndim == 4 and (like.shape[0], like.shape[2]) == both
+        if by_head and (like.shape[1] != self.length or like.stride(1) < like.stride(2)):
+            return lambda tensor: tensor.transpose(1, 2).reshape(positions, -1)
+        if tuple(like.shape[:2]) == both or like.shape[:1] == (positions,):
+            return lambda tensor: tensor.reshape(positions, -1)
+        if like.ndim > 1 and like[..., 0].numel() == positions:
+            return last_axis_rows
+        return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,38 +146,49 @@ def form_of(value: Tensor, sources: Mapping[float, Tensor], layout: Layout) -> F
         sources: Leaves that it depends on, by site.
         layout: Of the positions.
     """
-    rows = layout.rows(value)
-    given = [layout.rows(leaf) for leaf in sources.values()]
-    if rows is None or any(one is None or one.shape != rows.shape for one in given):
+    read, given = layout.reader(value), {site: layout.reader(leaf) for site, leaf in sources.items()}
+    if read is None or any(one is None for one in given.values()):
         return None
-    return _entry_by_entry(value, sources, layout) or _norm(value, sources, layout)
+    leaves = {
+        site: _Source(leaf, one) for (site, leaf), one in zip(sources.items(), given.values(), strict=True) if one
+    }
+    if any(one.rows(one.leaf).shape != read(value).shape for one in leaves.values()):
+        return None
+    return _entry_by_entry(value, read, leaves) or _norm(value, read, leaves)
 
 
-def _slope(value: Tensor, leaf: Tensor, layout: Layout, graph: bool = False) -> Tensor | None:
+@dataclass(frozen=True, eq=False)
+class _Source:
+    """What a map puts out, cut from what made it, and the way to its rows."""
+
+    leaf: Tensor
+    rows: Rows
+
+
+def _slope(value: Tensor, read: Rows, source: _Source, graph: bool = False) -> Tensor | None:
     """``dv_k / dx_k`` by position, if no entry depends on another: a random cotangent must come back entry by entry."""
     drawn = random_like(value)
     found, vjp = (
-        torch.autograd.grad(value, leaf, cotangent, retain_graph=True, create_graph=graph, allow_unused=True)[0]
+        torch.autograd.grad(value, source.leaf, cotangent, retain_graph=True, create_graph=graph, allow_unused=True)[0]
         for cotangent in (torch.ones_like(value), drawn)
     )
     if found is None or vjp is None:
-        return torch.zeros_like(layout.vjp_rows(leaf))
-    slope = layout.vjp_rows(found)
-    expected = layout.vjp_rows(drawn) * slope
-    return slope if close(layout.vjp_rows(vjp).detach(), expected.detach()) else None
+        return torch.zeros_like(source.rows(source.leaf))
+    slope = source.rows(found)
+    return slope if close(source.rows(vjp).detach(), (read(drawn) * slope).detach()) else None
 
 
-def _entry_by_entry(value: Tensor, sources: Mapping[float, Tensor], layout: Layout) -> EntryByEntry | None:
+def _entry_by_entry(value: Tensor, read: Rows, sources: Mapping[float, _Source]) -> EntryByEntry | None:
     slopes: dict[float, Tensor] = {}
-    for site, leaf in sources.items():
-        slope = _slope(value, leaf, layout, graph=True)
+    for site, source in sources.items():
+        slope = _slope(value, read, source, graph=True)
         if slope is None:
             return None
         slopes[site] = slope
     second = {}
     for one, other in combinations_with_replacement(sources, 2):
         if slopes[one].requires_grad:
-            second_slope = _slope(slopes[one], sources[other], layout)
+            second_slope = _slope(slopes[one], last_axis_rows, sources[other])
             if second_slope is None:
                 return None
             if bool(second_slope.any()):
@@ -181,32 +197,31 @@ def _entry_by_entry(value: Tensor, sources: Mapping[float, Tensor], layout: Layo
     return EntryByEntry({site: None if bool((slope == 1).all()) else slope for site, slope in first.items()}, second)
 
 
-def _norm(value: Tensor, sources: Mapping[float, Tensor], layout: Layout) -> Norm | None:
-    leaves, drawn = list(sources.values()), [random_like(value, seed) for seed in range(2)]
-    vjp, *more = (torch.autograd.grad(value, leaves, one, retain_graph=True, create_graph=True) for one in drawn)
-    flat = [layout.vjp_rows(one) for one in vjp]
+def _norm(value: Tensor, read: Rows, sources: Mapping[float, _Source]) -> Norm | None:
+    leaves, readers = [one.leaf for one in sources.values()], [one.rows for one in sources.values()]
+    drawn = [random_like(value, seed) for seed in range(2)]
+    vjp, more = (torch.autograd.grad(value, leaves, one, retain_graph=True, create_graph=True) for one in drawn)
+    flat = [rows(one) for rows, one in zip(readers, vjp, strict=True)]
     if any(not torch.equal(one, flat[0]) for one in flat[1:]) or not flat[0].requires_grad:
         return None
-    outputs, heads = layout.vjp_rows(value.detach()), layout.vjp_rows(value).shape[1] // value.shape[-1]
+    outputs, heads = read(value.detach()), read(value).shape[1] // value.shape[-1]
     # Two vectors at every position: one alone may lie along a, where the scale cannot be seen.
-    c, r = (
-        torch.stack([layout.vjp_rows(one.detach()) for one in both], -1)
-        for both in (drawn, (vjp[0], *(one[0] for one in more)))
-    )
+    c = torch.stack([read(one) for one in drawn], -1)
+    r = torch.stack([readers[0](one.detach()) for one in (vjp[0], more[0])], -1)
     for centred in (True, False):
         unit = Norm(tuple(sources), outputs, outputs.new_ones(len(outputs), heads), centred)
         expected = unit.vjp(c, slice(None))
         products, squares = ((one * expected).unflatten(1, (heads, -1)).sum((-1, -2)) for one in (r, expected))
         found = Norm(tuple(sources), outputs, products / squares, centred)
         scaled = expected * found.scale.repeat_interleave(value.shape[-1], 1)[..., None]
-        if close(scaled, r) and _curves_like(found, flat[0], leaves, c[..., 0], layout):
+        if close(scaled, r) and _curves_like(found, flat[0], c[..., 0], list(sources.values())):
             return found
     return None
 
 
-def _curves_like(norm: Norm, vjp: Tensor, leaves: Sequence[Tensor], cotangent: Tensor, layout: Layout) -> bool:
+def _curves_like(norm: Norm, vjp: Tensor, cotangent: Tensor, sources: Sequence[_Source]) -> bool:
     """Whether its second derivative is that of the network, between any two sources."""
-    u = random_like(vjp, seed=1)
-    hvp = torch.autograd.grad(vjp, list(leaves), u, retain_graph=True, allow_unused=True)
+    u, leaves = random_like(vjp, seed=1), [one.leaf for one in sources]
+    hvp = torch.autograd.grad(vjp, leaves, u, retain_graph=True, allow_unused=True)
     expected = (norm.second_derivative(cotangent, slice(None)) @ u[..., None])[..., 0]
-    return all(one is not None and close(layout.vjp_rows(one), expected) for one in hvp)
+    return all(one is not None and close(own.rows(one), expected) for own, one in zip(sources, hvp, strict=True))

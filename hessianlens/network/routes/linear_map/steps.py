@@ -213,12 +213,12 @@ def _attention_step(seen: RecordedAttention, reached: Mapping[float, Tensor], la
         ((site, leaf), *others) = sources.items()
         if others or taken.shape[2] < length or is_curved(taken, [leaf]):
             return None
-        if layout != Layout(sequences, length) or (rows := layout.rows(leaf)) is None:
+        if layout != Layout(sequences, length) or (rows := layout.reader(leaf)) is None:
             return None
-        operand = operand_of(taken, int(site), leaf, layout.vjp_rows)
+        operand = operand_of(taken, int(site), leaf, rows)
         if isinstance(operand, Refusal) or operand.grouping != Grouping(sequences, length):
             return None
-        operands[name] = HeadFeatures.of(operand, rows.shape[1])
+        operands[name] = HeadFeatures.of(operand, rows(leaf).shape[1])
     return AttentionStep(seen.site, seen.detached(), operands)
 
 
