@@ -154,6 +154,11 @@ COUPLED: dict[str, tuple[Callable[[], Problem], tuple[str, ...]]] = {
     "BLOOM, biased scores": (_family("BLOOM, biased scores"), FIRST[1:]),
     "Qwen3, norms of queries and keys": (_wide("Qwen3", head_dim=4), FIRST[1:]),
     "Exaone4, norms of as many heads as positions, behind the split": (_wide("Exaone4"), FIRST[1:]),
+    "Phi3, gates packed with what they gate": (
+        _wide("Phi3"),
+        ("embed", "layer0.attn.q", "layer0.attn.o", "layer0.norm2"),
+    ),
+    "Phi3, narrow": (_family("Phi3, packed"), ("embed", "layer0.attn.q", "layer0.attn.o", "layer0.norm2")),
     "OLMo2, norms of all heads together": (_wide("Olmo2"), FIRST[1:]),
     "sinks": (
         lambda: hl.problem(networks.scrambled(Sunk().double()), (tokens(2), tokens(2, seed=1)), "cross_entropy"),

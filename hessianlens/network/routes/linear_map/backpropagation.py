@@ -49,7 +49,7 @@ def backpropagate_curvature(loss: LossCurvature, steps: FollowingSteps, wanted: 
         others: Maps whose curvature is wanted too, at the most: those with the same inputs, and the nearest behind.
     """
     maps = [step for step in steps.by_site.values() if isinstance(step, MapStep)]
-    more = [*steps.sites, *sorted({step.site for step in maps} - _passed_within(steps, maps))]
+    more = [*steps.sites, *sorted({step.site for step in maps if step.whole} - _passed_within(steps, maps))]
     kept = {wanted, *[(site, site) for site in more if (site, site) != wanted][:others]}
     chunks: dict[Pair, list[Parts]] = {}
     for chosen in _chunks(loss, steps.length):

@@ -138,6 +138,10 @@ class Norm:
 Form = EntryByEntry | Norm
 
 
+HALF = 0.25
+"""The second half of what a map puts out, where a gate is packed with what it gates, has the map's site plus this."""
+
+
 def form_of(value: Tensor, sources: Mapping[float, Tensor], layout: Layout) -> Form | None:
     """How a value follows from its sources; None where it has neither form.
 
@@ -152,6 +156,10 @@ def form_of(value: Tensor, sources: Mapping[float, Tensor], layout: Layout) -> F
     leaves = {
         site: _Source(leaf, one) for (site, leaf), one in zip(sources.items(), given.values(), strict=True) if one
     }
+    width = read(value).shape[1]
+    ((site, first), *others) = leaves.items()
+    if not others and first.rows(first.leaf).shape[1] == 2 * width:
+        leaves = {site: first.part(slice(0, width)), site + HALF: first.part(slice(width, None))}
     if any(one.rows(one.leaf).shape != read(value).shape for one in leaves.values()):
         return None
     return _entry_by_entry(value, read, leaves) or _norm(value, read, leaves)
@@ -163,6 +171,10 @@ class _Source:
 
     leaf: Tensor
     rows: Rows
+
+    def part(self, features: slice) -> _Source:
+        """Some of its features."""
+        return _Source(self.leaf, lambda tensor: self.rows(tensor)[:, features])
 
 
 def _slope(value: Tensor, read: Rows, source: _Source, graph: bool = False) -> Tensor | None:

@@ -19,7 +19,7 @@ from hessianlens.network.base.operands import is_curved, operand_of
 from hessianlens.network.base.recognition import Grouping, close
 from hessianlens.network.base.uses import Kind, Use
 from hessianlens.network.routes.linear_map.attention_step import AttentionStep, HeadFeatures
-from hessianlens.network.routes.linear_map.forms import Form, Layout, form_of
+from hessianlens.network.routes.linear_map.forms import HALF, Form, Layout, form_of
 from hessianlens.problems import Batch, Problem
 
 
@@ -32,12 +32,14 @@ class MapStep:
         weight: It, inputs by outputs, or a vector of gains, again for every head where heads share them.
         form: How its inputs follow from its sources.
         inputs: Identity of its inputs: two maps may share them.
+        whole: Whether it is a map of the network, and not half of one.
     """
 
-    site: int
+    site: float
     weight: Tensor
     form: Form
     inputs: int
+    whole: bool = True
 
     @property
     def gain(self) -> bool:
@@ -109,6 +111,7 @@ def downstream_steps(problem: Problem, batch: Batch, first: Use, last: Use | Non
         return None if found_there is None else replace(found_there, summed=True)
     reached: dict[float, Tensor] = {site: hooks.leaves[site] for site in sites}
     found: dict[float, Step] = {}
+    halves: set[float] = set()
     step: Step | None
     for node in _nodes(hooks, seen, sites, last):
         if isinstance(node, RecordedAttention):
@@ -121,6 +124,10 @@ def downstream_steps(problem: Problem, batch: Batch, first: Use, last: Use | Non
             return FollowingSteps(sites, _parameters(hooks, sites), found, form, shifted, _rows(hooks, first))
         else:
             step, leaf = _map_step(problem, hooks, node, form, layout), hooks.leaves[node.site]
+            halved = {int(site - HALF) for site in form.sources if site not in reached}
+            if halves & set(sources) or not _halve(found, halved):
+                return None
+            halves |= halved
         if step is None:
             return None
         if isinstance(step, MapStep) or step.operands:
@@ -139,6 +146,17 @@ class _MapSeen:
     site: int
     inputs: Tensor
     uses: tuple[Use, ...]
+
+
+def _halve(found: dict[float, Step], sites: set[int]) -> bool:
+    """Make two maps of each of some that a gate packs into one; False where that cannot be, as for the first one."""
+    for site in sites:
+        packed = found.get(site)
+        if not isinstance(packed, MapStep) or packed.gain:
+            return False
+        for place, weight in zip((site, site + HALF), packed.weight.chunk(2, 1), strict=True):
+            found[place] = MapStep(place, weight, packed.form, packed.inputs, whole=False)
+    return True
 
 
 def _nodes(
