@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from hessianlens.curvature import forward_multiply_adds
-from hessianlens.memory import available_bytes
+from hessianlens.memory import SAFE_SHARE, available_bytes
 from hessianlens.network.base import thresholds
 from hessianlens.network.base.uses import Use
-from hessianlens.network.routes.linear_map.backpropagation import backpropagate_curvature, multiply_adds
+from hessianlens.network.routes.linear_map.backpropagation import (
+    Pair,
+    backpropagate_curvature,
+    held_bytes,
+    multiply_adds,
+    peak_bytes,
+)
 from hessianlens.network.routes.linear_map.batch_graph import Graphs
 from hessianlens.network.routes.linear_map.curvature_parts import Parts
 from hessianlens.network.routes.linear_map.readout import LossCurvature, output_curvature_of
@@ -73,9 +79,27 @@ class BackpropagatedCurvature:
             return None
         if (number, row.site, column.site) in self._refused:
             return None
+        peak = peak_bytes(loss, steps, _sites(steps, row, column))
+        if peak > SAFE_SHARE * available_bytes(self.problem.device):
+            return None
         calls = thresholds.HVP_MULTIPLY_ADDS_PER_PARAMETER * len(self.problem.params)
         one = thresholds.HVP_FORWARD_PASSES * forward_multiply_adds(self.problem) / len(self.problem.data) + calls
         return max(1.0, multiply_adds(loss, steps) / one)
+
+    def peak_bytes(self, uses: Sequence[tuple[Use, Use]]) -> int:
+        """Memory for the curvature between two maps at all batches, and while the one that takes the most is found.
+
+        Args:
+            uses: The maps of rows and columns, by batch.
+        """
+        held, beside = 0, 0
+        for number, (row, column) in enumerate(uses):
+            loss, steps = self.loss(number), self.steps(number, row)
+            if loss is not None and steps is not None:
+                pair = _sites(steps, row, column)
+                result = held_bytes(loss, steps, pair)
+                held, beside = held + result, max(beside, peak_bytes(loss, steps, pair) - result)
+        return held + beside
 
     def curvature(self, number: int, row: Use, column: Use, agrees: Callable[[Parts], bool]) -> Parts | None:
         """The curvature between what two maps put out; None if what lies behind them has no simple form.
@@ -104,10 +128,16 @@ class BackpropagatedCurvature:
         if loss is None or steps is None:
             return None
         self._before |= {(number, parameter): site for parameter, site in steps.shifted.items()}
-        self._known.clear()  # before there is more
-        each = 2 * loss.gradient.element_size() * loss.positions * loss.width**2 * max(steps.length, 1)
-        room = min(_ROOM, int(_SHARE * available_bytes(self.problem.device)))
-        wanted = steps.shifted.get(row.parameter, row.site), steps.shifted.get(column.parameter, column.site)
-        found = backpropagate_curvature(loss, steps, wanted, others=room // each)
+        wanted = _sites(steps, row, column)
+        room = min(_ROOM, int(_SHARE * available_bytes(self.problem.device))) // len(self.problem.data)
+        room -= held_bytes(loss, steps, wanted)
+        # Before there is more: that of other batches stays where all of them fit.
+        self._known = {key: parts for key, parts in self._known.items() if room >= 0 and key[0] != number}
+        found = backpropagate_curvature(loss, steps, wanted, room)
         self._known |= {(number, *pair): parts for pair, parts in found.items()}
         return found.get(wanted)
+
+
+def _sites(steps: FollowingSteps, row: Use, column: Use) -> Pair:
+    """Those of two maps; that of the map in front for a bias that is added by itself."""
+    return steps.shifted.get(row.parameter, row.site), steps.shifted.get(column.parameter, column.site)

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from hessianlens.derivatives.difference import random_like
 from hessianlens.errors import Refusal
 from hessianlens.network.base.every_attention import EveryAttention, RecordedAttention
 from hessianlens.network.base.hooks import Hooks
-from hessianlens.network.base.operands import is_curved, operand_of
+from hessianlens.network.base.operands import is_curved, operand_of, vjp_by_position
 from hessianlens.network.base.recognition import Grouping, close
 from hessianlens.network.base.uses import Kind, Use
 from hessianlens.network.routes.linear_map.attention_step import AttentionStep, HeadFeatures
@@ -58,14 +59,14 @@ class FollowingSteps:
     """All that follows some maps with the same inputs, as far as those of the network's last map, or its outputs.
 
     Attributes:
-        sites: The maps, or a table, or a map behind which a bias is added by itself.
+        sites: The maps, or a table, or a map behind which a bias is added by itself, with the features they put out.
         parameters: What enters at one of them, with the site of its operation.
         by_site: The steps.
         last: How the inputs of the last map, or the outputs, follow from their sources.
         shifted: The map behind which a bias is added by itself, by the parameter of the bias.
     """
 
-    sites: frozenset[int]
+    sites: Mapping[int, int]
     parameters: frozenset[tuple[str, int]]
     by_site: dict[float, Step]
     last: Form
@@ -75,6 +76,10 @@ class FollowingSteps:
     def length(self) -> int:
         """Positions of a sequence that some attention couples; 0 where there is none."""
         return next((step.length for step in self.by_site.values() if isinstance(step, AttentionStep)), 0)
+
+    def width(self, site: float) -> int:
+        """Features that are put out at a site."""
+        return self.sites[int(site)] if site in self.sites else self.by_site[site].width
 
 
 def downstream_steps(problem: Problem, batch: Batch, first: Use, last: Use | None) -> FollowingSteps | None:
@@ -98,6 +103,7 @@ def downstream_steps(problem: Problem, batch: Batch, first: Use, last: Use | Non
         return None
     if len({one.site for one in seen}) < len(seen):
         return None
+    widths = {site: hooks.leaves[site].shape[-1] for site in sites}
     reached: dict[float, Tensor] = {site: hooks.leaves[site] for site in sites}
     found: dict[float, Step] = {}
     step: Step | None
@@ -109,7 +115,7 @@ def downstream_steps(problem: Problem, batch: Batch, first: Use, last: Use | Non
         elif (form := form_of(node.inputs, sources, layout)) is None:
             return None
         elif last is not None and node.site == last.site:
-            return FollowingSteps(sites, _parameters(hooks, sites), found, form, shifted)
+            return FollowingSteps(widths, _parameters(hooks, sites), found, form, shifted)
         else:
             step, leaf = _map_step(problem, hooks, node, form, layout), hooks.leaves[node.site]
         if step is None:
@@ -118,7 +124,7 @@ def downstream_steps(problem: Problem, batch: Batch, first: Use, last: Use | Non
             found[node.site], reached[node.site] = step, leaf
     sources = {} if last is not None else _sources(outputs, reached)
     form = form_of(outputs, sources, layout) if sources else None
-    return None if form is None else FollowingSteps(sites, _parameters(hooks, sites), found, form, shifted)
+    return None if form is None else FollowingSteps(widths, _parameters(hooks, sites), found, form, shifted)
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,7 +201,16 @@ def _attention_step(seen: RecordedAttention, reached: Mapping[float, Tensor], la
         if isinstance(operand, Refusal) or operand.grouping != Grouping(sequences, length):
             return None
         operands[name] = HeadFeatures.of(operand, rows.shape[1])
+        if not _comes_from(taken, leaf, operands[name], layout):
+            return None
     return AttentionStep(seen.site, seen.detached(), operands)
+
+
+def _comes_from(taken: Tensor, leaf: Tensor, features: HeadFeatures, layout: Layout) -> bool:
+    """Whether an operand is made in the same way for all heads: it was seen at one of them."""
+    drawn = random_like(taken)
+    found = features.at_map(drawn[..., None], slice(None))[..., 0]
+    return close(found, vjp_by_position(taken, leaf, drawn, layout.vjp_rows))
 
 
 def _sources(value: Tensor, leaves: Mapping[float, Tensor]) -> dict[float, Tensor]:
