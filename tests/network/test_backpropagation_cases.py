@@ -100,6 +100,31 @@ def test_heads_that_are_scaled_differently_are_not_taken_for_one(
     assert (products == 0) == alike and answers == [True] * alike and error < 1e-9
 
 
+def test_what_another_map_was_passed_with_is_compared_with_a_product_too(
+    answers: list[bool], passages: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys that are taken wrongly leave the curvature at the values as it is."""
+    problem = deep_toy(2)
+    maps = LinearMaps(problem)
+    q, k = (problem.blocks[f"layer0.attn.{name}"] for name in "qk")
+    plans = [maps.plan(block, block, ANY) for block in (q, k)]
+    key_site = plans[1].row[0].use.site
+    own = backpropagated.BackpropagatedCurvature._found
+
+    def wrong_for_keys(self: backpropagated.BackpropagatedCurvature, number: int, *args: object) -> Parts:
+        found = own(self, number, *args)
+        self._known = {
+            key: parts.scaled(torch.full((4,), 2.0)) if key_site in key[1:] else parts
+            for key, parts in self._known.items()
+        }
+        return found
+
+    monkeypatch.setattr(backpropagated.BackpropagatedCurvature, "_found", wrong_for_keys)
+    for plan in plans:
+        maps.curvature(plan, 0)
+    assert answers == [True, False] and len(passages) == 1
+
+
 class StillGate(nn.Module):
     """A sum whose slope by one of its summands is one everywhere, though it is bent there: z is one."""
 

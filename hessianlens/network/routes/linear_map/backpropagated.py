@@ -38,8 +38,8 @@ class BackpropagatedCurvature:
     def __init__(self, problem: Problem, graphs: Graphs) -> None:
         self.problem, self._graphs = problem, graphs
         self._known: dict[tuple[int, float, float], Parts] = {}
+        self._agreed: set[tuple[int, int, int]] = set()
         self._refused: set[tuple[int, int, int]] = set()
-        self._before: dict[tuple[int, str], int] = {}
         self._losses: dict[int, LossCurvature | None] = {}
         self._steps: dict[tuple[int, str, int], FollowingSteps | None] = {}
 
@@ -110,32 +110,37 @@ class BackpropagatedCurvature:
             column: That of the columns, the same or one with the same inputs.
             agrees: Whether a curvature is that of the network, by a product with it.
         """
-        if (number, row.site, column.site) in self._refused or self.steps(number, row) is None:
+        asked = number, row.site, column.site
+        if asked in self._refused or (steps := self.steps(number, row)) is None:
             return None
-        sides = tuple(self._before.get((number, use.parameter), use.site) for use in (row, column))
-        key = number, sides[0], sides[1]
-        if key in self._known:
-            return self._known[key]
-        found = self._found(number, row, column)
-        if found is None or not agrees(found):
-            self._refused.add((number, row.site, column.site))
-            self._known.pop(key, None)
+        pair = _sites(steps, row, column)
+        found = self._kept(number, pair) or self._found(number, steps, pair)
+        if found is None or not (asked in self._agreed or agrees(found)):
+            self._refused.add(asked)
+            self._known = {key: parts for key, parts in self._known.items() if key[0] != number}
             return None
+        self._agreed.add(asked)
         return found
 
-    def _found(self, number: int, row: Use, column: Use) -> Parts | None:
-        loss, steps = self.loss(number), self.steps(number, row)
-        if loss is None or steps is None:
+    def _kept(self, number: int, pair: Pair) -> Parts | None:
+        """What is known between two sites; it is symmetric."""
+        row, column = pair
+        if (number, row, column) in self._known:
+            return self._known[number, row, column]
+        transposed = self._known.get((number, column, row))
+        return None if transposed is None else transposed.T
+
+    def _found(self, number: int, steps: FollowingSteps, pair: Pair) -> Parts | None:
+        loss = self.loss(number)
+        if loss is None:
             return None
-        self._before |= {(number, parameter): site for parameter, site in steps.shifted.items()}
-        wanted = _sites(steps, row, column)
         room = min(_ROOM, int(_SHARE * available_bytes(self.problem.device))) // len(self.problem.data)
-        room -= held_bytes(loss, steps, wanted)
+        room -= held_bytes(loss, steps, pair)
         # Before there is more: that of other batches stays where all of them fit.
         self._known = {key: parts for key, parts in self._known.items() if room >= 0 and key[0] != number}
-        found = backpropagate_curvature(loss, steps, wanted, room)
-        self._known |= {(number, *pair): parts for pair, parts in found.items()}
-        return found.get(wanted)
+        found = backpropagate_curvature(loss, steps, pair, room)
+        self._known |= {(number, *sites): parts for sites, parts in found.items()}
+        return self._kept(number, pair)
 
 
 def _sites(steps: FollowingSteps, row: Use, column: Use) -> Pair:

@@ -45,7 +45,7 @@ Pair = tuple[float, float]
 
 
 def backpropagate_curvature(loss: LossCurvature, steps: FollowingSteps, wanted: Pair, room: int) -> dict[Pair, Parts]:
-    """The curvature between two maps, and as many others on the way as there is room for.
+    """The curvature between two maps, and as many others on the way as there is room for; later ones come first.
 
     Args:
         loss: The curvature at the inputs of the network's last map, or at its outputs.
@@ -61,10 +61,8 @@ def backpropagate_curvature(loss: LossCurvature, steps: FollowingSteps, wanted: 
     chunks: dict[Pair, list[Parts]] = {}
     for chosen in _chunks(loss, steps.length):
         for pair, parts in _Backpropagation(steps, chosen).on_the_way(loss):
-            if pair in kept:
+            if pair in kept or pair[::-1] in kept:
                 chunks.setdefault(pair, []).append(parts)
-            elif pair[::-1] in kept:
-                chunks.setdefault(pair[::-1], []).append(parts.T)
     return {pair: _joined(found) for pair, found in chunks.items()}
 
 
