@@ -155,6 +155,15 @@ def deep_toy(*sizes: int, **options: object) -> Problem:
     return networks.toy_problem(*sizes, layers=2, heads=2, norm="pre", **options)
 
 
+def test_a_bias_that_several_layers_share_is_behind_the_map_of_each(answers: list[bool]) -> None:
+    model = networks.toy(layers=2, heads=2, norm="pre", mlp=False)
+    model.blocks[1] = model.blocks[0]
+    problem = hl.problem(model, pairs(2)[0], "cross_entropy")
+    found, expected = (hl.hessian(problem, "layer0.attn.v.bias", method=m).to_dense() for m in ("exact", "hvp"))
+    assert answers and all(answers)
+    assert float((found - expected).norm()) < 1e-9 * float(expected.norm())
+
+
 @pytest.mark.parametrize("batches", [1, 2])
 def test_one_passage_through_each_batch_serves_all_maps_with_the_same_inputs(batches: int, passages: list[int]) -> None:
     problem = deep_toy(*[2] * batches)

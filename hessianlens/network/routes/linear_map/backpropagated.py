@@ -145,4 +145,4 @@ class BackpropagatedCurvature:
 
 def _sites(steps: FollowingSteps, row: Use, column: Use) -> Pair:
     """Those of two maps; that of the map in front for a bias that is added by itself."""
-    return steps.shifted.get(row.parameter, row.site), steps.shifted.get(column.parameter, column.site)
+    return steps.shifted.get(row.site, row.site), steps.shifted.get(column.site, column.site)

@@ -63,14 +63,14 @@ class FollowingSteps:
         parameters: What enters at one of them, with the site of its operation.
         by_site: The steps.
         last: How the inputs of the last map, or the outputs, follow from their sources.
-        shifted: The map behind which a bias is added by itself, by the parameter of the bias.
+        shifted: Site of the map behind which a bias is added by itself, by that of the bias.
     """
 
     sites: Mapping[int, int]
     parameters: frozenset[tuple[str, int]]
     by_site: dict[float, Step]
     last: Form
-    shifted: dict[str, int]
+    shifted: Mapping[int, int]
 
     @property
     def length(self) -> int:
@@ -95,8 +95,7 @@ def downstream_steps(problem: Problem, batch: Batch, first: Use, last: Use | Non
     hooks = Hooks(problem.params, cut=True, cut_tables=tables)
     with problem.scope(), torch.enable_grad(), hooks, EveryAttention(problem, batch, hooks) as every:
         outputs = problem.forward(problem.params, batch)
-    shifted = {parameter: site for site, parameter in hooks.shifts.items()}
-    sites = _with_the_same_inputs(hooks, shifted.get(first.parameter, first.site))
+    sites = _with_the_same_inputs(hooks, hooks.shifts.get(first.site, first.site))
     seen = [one for one in every.found if min(sites) < one.site]
     layout = _layout(every, hooks, sites)
     if not sites <= set(hooks.leaves) or any(min(sites) < place for place in every.refused):
@@ -115,7 +114,7 @@ def downstream_steps(problem: Problem, batch: Batch, first: Use, last: Use | Non
         elif (form := form_of(node.inputs, sources, layout)) is None:
             return None
         elif last is not None and node.site == last.site:
-            return FollowingSteps(widths, _parameters(hooks, sites), found, form, shifted)
+            return FollowingSteps(widths, _parameters(hooks, sites), found, form, hooks.shifts)
         else:
             step, leaf = _map_step(problem, hooks, node, form, layout), hooks.leaves[node.site]
         if step is None:
@@ -124,7 +123,7 @@ def downstream_steps(problem: Problem, batch: Batch, first: Use, last: Use | Non
             found[node.site], reached[node.site] = step, leaf
     sources = {} if last is not None else _sources(outputs, reached)
     form = form_of(outputs, sources, layout) if sources else None
-    return None if form is None else FollowingSteps(widths, _parameters(hooks, sites), found, form, shifted)
+    return None if form is None else FollowingSteps(widths, _parameters(hooks, sites), found, form, hooks.shifts)
 
 
 @dataclass(frozen=True, eq=False)
