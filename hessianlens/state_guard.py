@@ -97,16 +97,31 @@ class ReplacedAttribute(StateChange[None]):
 
     Args:
         owner: A module, a class or an object.
-        name: Name of the attribute.
+        name: Name of the attribute, which may be one of the owner's class.
         value: Its value for the time being.
+
+    >>> class Owner:
+    ...     name = "of the class"
+    >>> owner = Owner()
+    >>> with ReplacedAttribute(owner, "name", "replaced"):
+    ...     owner.name
+    'replaced'
+    >>> owner.name, vars(owner)
+    ('of the class', {})
     """
 
     def __init__(self, owner: Any, name: str, value: object) -> None:
         self.owner, self.name, self.value = owner, name, value
 
     def record(self) -> Restore:
-        """The value that it has."""
-        return functools.partial(setattr, self.owner, self.name, getattr(self.owner, self.name))
+        """The value that it has; none where it is that of the owner's class."""
+        if self.name in vars(self.owner):
+            return functools.partial(setattr, self.owner, self.name, getattr(self.owner, self.name))
+        return self._uncover
+
+    def _uncover(self) -> None:
+        if self.name in vars(self.owner):
+            delattr(self.owner, self.name)
 
     def change(self) -> None:
         """Another one."""

@@ -169,6 +169,12 @@ SITUATIONS: dict[str, Callable[[], Situation]] = {
     "norms of a toy Transformer": _with_problem(
         networks.toy, lambda: _NANO_DATA[0], "cross_entropy", _norms("layer0.*")
     ),
+    "norms of a toy Transformer, backpropagated": _with_problem(
+        lambda: networks.toy(layers=2, d_model=8, heads=2),
+        lambda: pairs(2, length=6)[0],
+        "cross_entropy",
+        _norms("layer0.attn.[qv]", method="exact"),
+    ),
     "norms of an encoder": _with_problem(
         networks.torch_encoder, _encoder_data, "square", _norms("layer0.attn.*"), attention="chunked"
     ),

@@ -69,7 +69,7 @@ class Hooks(OperationMode):
     Attributes:
         record: What was seen.
         leaves: The leaves, by site.
-        shifts: Parameters that were added to a leaf by themselves, by its site.
+        shifts: Site of the leaf that a parameter was added to by itself, by the site of the sum.
         unknown_steps: With `cut`, parameters that something else was done with, by the step of autograd's graph.
 
     >>> w = torch.eye(2)
@@ -94,7 +94,7 @@ class Hooks(OperationMode):
         self.record, self._deltas, self._cut = ParameterUses(), dict(deltas or {}), cut
         self._linked, self._cut_tables = linked, cut_tables
         self.leaves: dict[int, Tensor] = {}
-        self.shifts: dict[int, str] = {}
+        self.shifts: dict[int, int] = {}
         self.unknown_steps: dict[object, str] = {}
         self._cuts: dict[int, int] = {}
         self._watched = {id(tensor): _ParameterView(name) for name, tensor in parameters.items()}
@@ -180,7 +180,7 @@ class Hooks(OperationMode):
         if named or shift is None or not fits or other.shape[-1:] != tensor.shape:
             return self._other(func, (a, b), named)
         if id(other) in self._cuts:
-            self.shifts[self._cuts[id(other)]] = shift.parameter
+            self.shifts[self._sites] = self._cuts[id(other)]
         return self._hooked(func(a, b), [(shift.parameter, Kind.SHIFT, None, shift.places)])
 
     def _layer_norm(

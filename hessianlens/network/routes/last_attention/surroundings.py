@@ -97,7 +97,7 @@ class AttentionSurroundings:
     def shift(self, site: int) -> Use | None:
         """The bias that is added at a site."""
         shifts = [use for use in self.hooks.record.uses if use.kind is Kind.SHIFT]
-        own = [use for use in shifts if use.site == site or use.parameter == self.hooks.shifts.get(site)]
+        own = [use for use in shifts if site in (use.site, self.hooks.shifts.get(use.site))]
         return own[0] if own else None
 
     def tokens(self, use: Use, grouping: Grouping) -> Tensor:

@@ -13,8 +13,10 @@ between two of them is passed at once: of an MLP the curvature at its wide layer
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations, combinations_with_replacement
 
 import torch
 from torch import Tensor
@@ -30,7 +32,11 @@ Others = list[tuple[SiteGroup, Parts]]
 """What a site has to do with groups of others."""
 
 _CHUNK_BYTES = 2**22
-"""Room for one matrix per position; some ten of them are held at once."""
+"""Room for one matrix per position, of a sequence at the least; see `peak_bytes` for how many are held at once."""
+_HELD_ON_THE_WAY = 10
+"""Matrices of the stream that are held on the way to the front."""
+_HELD_AT_FRONT = 4
+"""Matrices of the widest map in front that are held beside the result."""
 _NUMBERS_OF_MAP = 4
 """Multiply-adds that would take as long as a number that is read and written on the way through a map."""
 
@@ -39,26 +45,40 @@ Pair = tuple[float, float]
 """Sites of rows and columns."""
 
 
-def backpropagate_curvature(loss: LossCurvature, steps: FollowingSteps, wanted: Pair, others: int) -> dict[Pair, Parts]:
-    """The curvature between two maps, and at some others on the way that are not wide.
+def backpropagate_curvature(loss: LossCurvature, steps: FollowingSteps, wanted: Pair, room: int) -> dict[Pair, Parts]:
+    """The curvature between two maps, and as many others on the way as there is room for; later ones come first.
 
     Args:
         loss: The curvature at the inputs of the network's last map, or at its outputs.
         steps: What follows the two.
         wanted: The two, or one with itself.
-        others: Maps whose curvature is wanted too, at the most: those with the same inputs, and the nearest behind.
+        room: Bytes for others: between maps with the same inputs, and at the nearest behind, those that are not wide.
     """
-    maps = [step for step in steps.by_site.values() if isinstance(step, MapStep)]
-    more = [*steps.sites, *sorted({step.site for step in maps if step.whole} - _passed_within(steps, maps))]
-    kept = {wanted, *[(site, site) for site in more if (site, site) != wanted][:others]}
+    kept = {wanted}
+    for pair in _worth_keeping(steps):
+        if pair not in kept and (size := held_bytes(loss, steps, pair)) <= room:
+            kept.add(pair)
+            room -= size
     chunks: dict[Pair, list[Parts]] = {}
     for chosen in _chunks(loss, steps.length):
         for pair, parts in _Backpropagation(steps, chosen).on_the_way(loss):
-            if pair in kept:
+            if pair in kept or pair[::-1] in kept:
                 chunks.setdefault(pair, []).append(parts)
-            elif pair[::-1] in kept:
-                chunks.setdefault(pair[::-1], []).append(parts.T)
     return {pair: _joined(found) for pair, found in chunks.items()}
+
+
+def _worth_keeping(steps: FollowingSteps) -> list[Pair]:
+    """Pairs of maps whose curvature others may ask for, those that are the most likely first."""
+    maps = [step for step in steps.by_site.values() if isinstance(step, MapStep)]
+    whole = {step.site for step in maps if step.whole}
+    sites, behind = sorted(steps.sites), sorted(whole - _passed_within(steps, maps))
+    return [*((p, p) for p in sites), *combinations(sites, 2), *((p, p) for p in behind)]
+
+
+def held_bytes(loss: LossCurvature, steps: FollowingSteps, pair: Pair) -> int:
+    """Memory of both parts of the curvature between two maps."""
+    numbers = loss.positions * max(steps.length, 1) * math.prod(steps.width(site) for site in pair)
+    return 2 * numbers * loss.gradient.element_size()
 
 
 def _joined(chunks: Sequence[Parts]) -> Parts:
@@ -78,6 +98,28 @@ def _chunks(loss: LossCurvature, length: int) -> Iterator[slice]:
         size = max(1, size // length) * length
     for start in range(0, loss.positions, size):
         yield slice(start, min(start + size, loss.positions))
+
+
+def peak_bytes(loss: LossCurvature, steps: FollowingSteps, pair: Pair) -> int:
+    """The most memory that it takes to find the curvature between two maps, the result among it.
+
+    Args:
+        loss: Where it begins.
+        steps: What there is to pass.
+        pair: The two.
+    """
+    length, result = max(steps.length, 1), held_bytes(loss, steps, pair)
+    maps = [step for step in steps.by_site.values() if isinstance(step, MapStep)]
+    within = _passed_within(steps, maps)
+    stream = max([loss.width, *(step.width for step in maps if step.site not in within)])
+    front = [steps.width(p) * steps.width(q) for p, q in combinations_with_replacement(steps.sites, 2)]
+    numbers = _HELD_ON_THE_WAY * stream**2 + 2 * sum(front) + _HELD_AT_FRONT * max(front)
+    heads = max((step.heads for step in steps.by_site.values() if isinstance(step, AttentionStep)), default=0)
+    numbers += heads * length * stream  # cotangents of all scores
+    chunk = next(_chunks(loss, steps.length))
+    on_the_way = numbers * (chunk.stop - chunk.start) * length * loss.gradient.element_size()
+    joined = result if chunk.stop < loss.positions else 0
+    return result + max(on_the_way, joined)
 
 
 def multiply_adds(loss: LossCurvature, steps: FollowingSteps) -> float:
@@ -270,7 +312,7 @@ class _Backpropagation:
                 vjp = vjp if slopes[q] is None else vjp.T.scaled(slopes[q]).T
                 for pair in {(p, q), (q, p)} & set(form.second):
                     vjp = vjp.plus(torch.diag_embed(form.second[pair][self.chosen] * g))
-                self._reach(groups, columns, vjp, fresh=vjp is not own or len(reached) == 1)
+                self._reach(groups, columns, vjp, fresh=vjp.ggn is not own.ggn or len(reached) == 1)
             slope = slopes[p]
             crossed = [(k, part.scaled(slope)) for k, part in others]
             self._reach_others(groups, crossed, g if slope is None else g * slope)

@@ -224,6 +224,9 @@ class LinearMapPlanner:
         cheaper = any(_hvps(group, piece, other) < _hvps(group, piece) for (group, _), piece, other in steps)
         backpropagated = self._backpropagated.together(0, rows[0].use) if cheaper else frozenset()
         held = self._bytes(rows, columns, chosen, reads_out)
+        if backpropagated:
+            uses = [(row.use, column.use) for row, column in zip(rows, columns, strict=True)]
+            held = max(held, self._backpropagated.peak_bytes(uses))
         whole = tuple(rows), tuple(columns), tuple(chosen)
         return LinearMapPlan(*whole, math.ceil(products), held, backpropagated=backpropagated)
 

@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from hessianlens.derivatives.difference import random_like
 from hessianlens.errors import Refusal
 from hessianlens.network.base.every_attention import EveryAttention, RecordedAttention
 from hessianlens.network.base.hooks import Hooks
-from hessianlens.network.base.operands import is_curved, operand_of
+from hessianlens.network.base.operands import Rows, is_curved, operand_of, vjp_by_position
 from hessianlens.network.base.recognition import Grouping, close
 from hessianlens.network.base.uses import Kind, Use
 from hessianlens.network.routes.linear_map.attention_step import AttentionStep, HeadFeatures
@@ -60,21 +61,21 @@ class FollowingSteps:
     """All that follows some maps with the same inputs, as far as those of the network's last map, or its outputs.
 
     Attributes:
-        sites: The maps, or a table, or a map behind which a bias is added by itself.
+        sites: The maps, or a table, or a map behind which a bias is added by itself, with the features they put out.
         parameters: What enters at one of them, with the site of its operation.
         by_site: The steps.
         last: How the inputs of the last map, or the outputs, follow from their sources.
-        shifted: The map behind which a bias is added by itself, by the parameter of the bias.
+        shifted: Site of the map behind which a bias is added by itself, by that of the bias.
         rows: Rows of the table that are looked up, by position; None for maps.
         summed: Whether the table is one of positions, looked up once for all sequences: it has the sum over these of
             what is found of the table of tokens that it is added to.
     """
 
-    sites: frozenset[int]
+    sites: Mapping[int, int]
     parameters: frozenset[tuple[str, int]]
     by_site: dict[float, Step]
     last: Form
-    shifted: dict[str, int]
+    shifted: Mapping[int, int]
     rows: Tensor | None
     summed: bool = False
 
@@ -82,6 +83,10 @@ class FollowingSteps:
     def length(self) -> int:
         """Positions of a sequence that some attention couples; 0 where there is none."""
         return next((step.length for step in self.by_site.values() if isinstance(step, AttentionStep)), 0)
+
+    def width(self, site: float) -> int:
+        """Features that are put out at a site."""
+        return self.sites[int(site)] if site in self.sites else self.by_site[site].width
 
 
 def downstream_steps(problem: Problem, batch: Batch, first: Use, last: Use | None) -> FollowingSteps | None:
@@ -97,8 +102,7 @@ def downstream_steps(problem: Problem, batch: Batch, first: Use, last: Use | Non
     hooks = Hooks(problem.params, cut=True, cut_tables=tables)
     with problem.scope(), torch.enable_grad(), hooks, EveryAttention(problem, batch, hooks) as every:
         outputs = problem.forward(problem.params, batch)
-    shifted = {parameter: site for site, parameter in hooks.shifts.items()}
-    sites = _with_the_same_inputs(hooks, shifted.get(first.parameter, first.site))
+    sites = _with_the_same_inputs(hooks, hooks.shifts.get(first.site, first.site))
     seen = [one for one in every.found if min(sites) < one.site]
     layout = _layout(every, hooks, sites)
     if not sites <= set(hooks.leaves) or any(min(sites) < place for place in every.refused):
@@ -109,6 +113,7 @@ def downstream_steps(problem: Problem, batch: Batch, first: Use, last: Use | Non
         added = _added_to(hooks, first, layout)
         found_there = None if added is None else downstream_steps(problem, batch, added, last)
         return None if found_there is None else replace(found_there, summed=True)
+    widths = {site: _width(hooks.leaves[site], layout) for site in sites}
     reached: dict[float, Tensor] = {site: hooks.leaves[site] for site in sites}
     found: dict[float, Step] = {}
     halves: set[float] = set()
@@ -121,7 +126,7 @@ def downstream_steps(problem: Problem, batch: Batch, first: Use, last: Use | Non
         elif (form := form_of(node.inputs, sources, layout)) is None:
             return None
         elif last is not None and node.site == last.site:
-            return FollowingSteps(sites, _parameters(hooks, sites), found, form, shifted, _rows(hooks, first))
+            return FollowingSteps(widths, _parameters(hooks, sites), found, form, hooks.shifts, _rows(hooks, first))
         else:
             step, leaf = _map_step(problem, hooks, node, form, layout), hooks.leaves[node.site]
             halved = {int(site - HALF) for site in form.sources if site not in reached}
@@ -136,7 +141,7 @@ def downstream_steps(problem: Problem, batch: Batch, first: Use, last: Use | Non
     form = form_of(outputs, sources, layout) if sources else None
     if form is None:
         return None
-    return FollowingSteps(sites, _parameters(hooks, sites), found, form, shifted, _rows(hooks, first))
+    return FollowingSteps(widths, _parameters(hooks, sites), found, form, hooks.shifts, _rows(hooks, first))
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,7 +242,21 @@ def _attention_step(seen: RecordedAttention, reached: Mapping[float, Tensor], la
         if isinstance(operand, Refusal) or operand.grouping != Grouping(sequences, length):
             return None
         operands[name] = HeadFeatures.of(operand, rows(leaf).shape[1])
+        if not _comes_from(taken, leaf, operands[name], rows):
+            return None
     return AttentionStep(seen.site, seen.detached(), operands)
+
+
+def _comes_from(taken: Tensor, leaf: Tensor, features: HeadFeatures, rows: Rows) -> bool:
+    """Whether an operand is made in the same way for all heads: it was seen at one of them."""
+    drawn = random_like(taken)
+    found = features.at_map(drawn[..., None], slice(None))[..., 0]
+    return close(found, vjp_by_position(taken, leaf, drawn, rows))
+
+
+def _width(leaf: Tensor, layout: Layout) -> int:
+    rows = layout.rows(leaf)
+    return leaf.shape[-1] if rows is None else rows.shape[1]
 
 
 def _sources(value: Tensor, leaves: Mapping[float, Tensor]) -> dict[float, Tensor]:
