@@ -18,3 +18,7 @@ BACKPROPAGATION_MIN_HVPS = 32
 """HVPs for the curvature between coupled positions from which on it is asked what backpropagating it would cost."""
 HVP_MULTIPLY_ADDS_PER_PARAMETER = 3e5
 """Multiply-adds that would take as long as the calls of an HVP for one parameter, whatever its size."""
+MULTIPLY_ADDS_PER_NUMBER = (4, 20)
+"""Multiply-adds that would take as long as to read and write a number of a matrix: in the processor's cache, or not."""
+CACHED_BYTES = 2**23
+"""The largest matrix that is taken to stay in the cache."""

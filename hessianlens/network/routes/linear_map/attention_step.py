@@ -18,9 +18,6 @@ from hessianlens.network.base.every_attention import RecordedAttention
 from hessianlens.network.base.operands import Operand, plain
 from hessianlens.network.routes.linear_map.curvature_parts import Parts
 
-_NUMBER = 4
-"""Multiply-adds that would take as long as to read and write a number."""
-
 
 @dataclass(frozen=True, eq=False)
 class HeadFeatures:
@@ -100,61 +97,56 @@ class AttentionStep:
         """Features that all heads put out."""
         return self.heads * self.seen.v.shape[-1]
 
-    def vjp(self, cotangents: Tensor, chosen: slice) -> dict[float, Tensor]:
+    def vjp(self, cotangents: Tensor, chosen: slice, coupled: bool = True) -> dict[float, Tensor]:
         """Cotangents of what the heads put out side by side, ``[position, feature, x]``, at the maps in front.
 
         Args:
             cotangents: Those at some sequences.
             chosen: The sequences.
+            coupled: Whether they are of all positions, and not each of one alone, ``[position, feature, position x]``.
         """
-        found = self._at_operands(cotangents, chosen)
+        found = self._at_operands(cotangents, chosen, coupled)
         total: dict[float, Tensor] = {}
         for name, own in self.operands.items():
             at_map = own.at_map(found[name], chosen)
             total[own.site] = total[own.site] + at_map if own.site in total else at_map
         return total
 
-    def left(self, parts: Parts, weights: Mapping[str, Tensor], chosen: slice) -> Parts:
-        """``J^T A`` at the inputs of the maps, which are the same for all of them.
+    def vjp_to_inputs(
+        self, cotangents: Tensor, weights: Mapping[str, Tensor], chosen: slice, coupled: bool = True
+    ) -> Tensor:
+        """The same at the inputs of the maps, which are the same for all of them, ``[position, input, x]``.
 
         Args:
-            parts: A, at some sequences; afterwards it couples positions.
+            cotangents: Those at some sequences.
             weights: Of the maps, by operand: inputs by features of the heads.
             chosen: The sequences.
+            coupled: Whether they are of all positions.
         """
-        core = self._core(chosen)
-        vjp = core.vjp if parts.length else core.vjp_by_position
-
-        def through(part: Tensor) -> Tensor:
-            by_head = part.unflatten(1, (self.heads, -1)).unflatten(0, (-1, self.length)).transpose(1, 2)
-            found = vjp(by_head.flatten(0, 1))
-            return self._at_inputs({name: one.flatten(3) for name, one in found.items()}, weights, chosen)
-
-        return Parts(*parts.both(through), self.length)
-
-    def vjp_to_inputs(self, cotangents: Tensor, weights: Mapping[str, Tensor], chosen: slice) -> Tensor:
-        """Cotangents at the inputs of the maps, ``[position, input, x]``."""
-        by_head = cotangents.unflatten(1, (self.heads, -1)).unflatten(0, (-1, self.length)).transpose(1, 2)
-        return self._at_inputs(self._core(chosen).vjp(by_head.flatten(0, 1)), weights, chosen)
+        return self._at_inputs(self._at_operands(cotangents, chosen, coupled), weights, chosen)
 
     def _at_inputs(self, by_operand: Mapping[str, Tensor], weights: Mapping[str, Tensor], chosen: slice) -> Tensor:
         """From cotangents at queries, keys and values: all maps as one."""
-        sequences, count = len(self.seen.q[chosen]), by_operand["q"].shape[-1]
+        sequences, _, length, _, count = by_operand["q"].shape
         features = sum(weight.shape[1] for weight in weights.values())
-        given, start = by_operand["q"].new_empty(sequences, self.length, features, count), 0
+        given, start = by_operand["q"].new_empty(sequences, length, features, count), 0
         for name, weight in weights.items():
-            own = by_operand[name][:, : self.length].unflatten(0, (-1, self.heads))
-            turned = self.operands[name].turned(own, chosen)
+            turned = self.operands[name].turned(by_operand[name], chosen)
             room = given[:, :, start : start + weight.shape[1]].unflatten(2, (self.heads, -1))
             room.copy_(turned.transpose(1, 2))
             start += weight.shape[1]
         return (torch.cat(list(weights.values()), 1) @ given).flatten(0, 1)
 
-    def _at_operands(self, cotangents: Tensor, chosen: slice) -> dict[str, Tensor]:
+    def _at_operands(self, cotangents: Tensor, chosen: slice, coupled: bool) -> dict[str, Tensor]:
         """Cotangents at queries, keys and values, ``[sequence, head, position, e, x]``; none for a sink."""
-        by_head = cotangents.unflatten(1, (self.heads, -1)).unflatten(0, (-1, self.length)).transpose(1, 2)
-        found = self._core(chosen).vjp(by_head.flatten(0, 1))
-        return {name: one[:, : self.length].unflatten(0, (-1, self.heads)) for name, one in found.items()}
+        core = self._core(chosen)
+        found = (core.vjp if coupled else core.vjp_by_position)(self._by_head(cotangents))
+        kept = {name: one[:, : self.length].flatten(3) for name, one in found.items()}
+        return {name: one.unflatten(0, (-1, self.heads)) for name, one in kept.items()}
+
+    def _by_head(self, side_by_side: Tensor) -> Tensor:
+        """``[sequence and head, position, feature, ...]``, from ``[position, feature, ...]``."""
+        return side_by_side.unflatten(1, (self.heads, -1)).unflatten(0, (-1, self.length)).transpose(1, 2).flatten(0, 1)
 
     def second_derivative_at_inputs(self, gradient: Tensor, weights: Mapping[str, Tensor], chosen: slice) -> Tensor:
         """``d^2 (g . F)`` by the inputs of the maps, ``[position, input, position input]``.
@@ -164,10 +156,9 @@ class AttentionStep:
             weights: Of the maps, by operand: inputs by features of the heads.
             chosen: The sequences.
         """
-        by_head = gradient.unflatten(1, (self.heads, -1)).unflatten(0, (-1, self.length)).transpose(1, 2)
-        width = next(iter(weights.values())).shape[0]
-        total = gradient.new_zeros(len(by_head), self.length, width, self.length, width)
-        for (a, b), found in self._core(chosen).second_derivative(by_head.flatten(0, 1)):
+        sequences, width = len(gradient) // self.length, next(iter(weights.values())).shape[0]
+        total = gradient.new_zeros(sequences, self.length, width, self.length, width)
+        for (a, b), found in self._core(chosen).second_derivative(self._by_head(gradient)):
             if a not in weights or b not in weights:
                 continue
             own = found[:, : self.length, :, : self.length].unflatten(0, (-1, self.heads))
@@ -192,42 +183,27 @@ class AttentionStep:
             chosen: The sequences.
         """
         functional = self._second_derivative(gradient, chosen)
-        through = self._both_sides if own.length else self._closed_form
         if own.functional is not None:
-            for pair, part in through(own.functional, chosen).items():
+            for pair, part in self._both_sides(own.functional, chosen, own.length > 0).items():
                 functional[pair] += part
-        ggn = through(own.ggn, chosen)
+        ggn = self._both_sides(own.ggn, chosen, own.length > 0)
         return {pair: Parts(part, functional[pair], self.length) for pair, part in ggn.items()}
 
-    def _both_sides(self, coupled: Tensor, chosen: slice) -> dict[tuple[float, float], Tensor]:
-        """``J^T C J`` where C couples positions."""
+    def _both_sides(self, part: Tensor, chosen: slice, coupled: bool) -> dict[tuple[float, float], Tensor]:
+        """``J^T C J``."""
         found: dict[tuple[float, float], Tensor] = {}
-        for column, half in self.vjp(coupled, chosen).items():
-            for row, part in self.vjp(Parts(half, None, self.length).T.ggn, chosen).items():
+        for column, half in self.vjp(part, chosen, coupled).items():
+            for row, both in self.vjp(Parts(half, None, self.length).T.ggn, chosen).items():
                 if row >= column:
-                    found[row, column] = part
+                    found[row, column] = both
         return found
-
-    def _closed_form(self, matrices: Tensor, chosen: slice) -> dict[tuple[float, float], Tensor]:
-        """``J^T C J`` where it does not: pairs of heads meet in C."""
-        total = self._room(matrices, chosen)
-        by_head = matrices.unflatten(2, (self.heads, -1)).unflatten(1, (self.heads, -1))
-        by_head = by_head.unflatten(0, (-1, self.length))
-        cores = [self._core(chosen, head) for head in range(self.heads)]
-        for one in range(self.heads):
-            for other in range(one, self.heads):
-                C = by_head[:, :, one, :, other]
-                for (a, b), found in cores[one].ggn(C, None if one == other else cores[other]):
-                    self._place(total, (a, one), (b, other), found, chosen)
-        return {pair: part.flatten(0, 1).flatten(2) for pair, part in total.items()}
 
     def _second_derivative(self, gradient: Tensor, chosen: slice) -> dict[tuple[float, float], Tensor]:
         """``d^2 (g . F)``, in which no two heads meet."""
         total = self._room(gradient, chosen)
-        by_head = gradient.unflatten(1, (self.heads, -1)).unflatten(0, (-1, self.length)).transpose(1, 2)
-        for (a, b), found in self._core(chosen).second_derivative(by_head.flatten(0, 1)):
+        for (a, b), found in self._core(chosen).second_derivative(self._by_head(gradient)):
             for head, one in enumerate(found.unflatten(0, (-1, self.heads)).unbind(1)):
-                self._place(total, (a, head), (b, head), one, chosen)
+                self._place(total, (a, b), head, one, chosen)
         return {pair: part.flatten(0, 1).flatten(2) for pair, part in total.items()}
 
     def _room(self, like: Tensor, chosen: slice) -> dict[tuple[float, float], Tensor]:
@@ -237,15 +213,10 @@ class AttentionStep:
         return {(p, q): like.new_zeros(sequences, self.length, widths[p], self.length, widths[q]) for p, q in pairs}
 
     def _place(
-        self,
-        total: dict[tuple[float, float], Tensor],
-        row: tuple[str, int],
-        column: tuple[str, int],
-        matrix: Tensor,
-        chosen: slice,
+        self, total: dict[tuple[float, float], Tensor], pair: tuple[str, str], head: int, matrix: Tensor, chosen: slice
     ) -> None:
-        """Add a matrix between operands of two heads, and its mirror image, where their features lie."""
-        (a, one), (b, other) = row, column
+        """Add a matrix between two operands of a head, and its mirror image, where their features lie."""
+        a, b = pair
         if a not in self.operands or b not in self.operands:
             return
         first, second = self.operands[a], self.operands[b]
@@ -253,31 +224,31 @@ class AttentionStep:
         own = first.turned(own.flatten(3)[:, None], chosen)[:, 0].unflatten(-1, own.shape[3:])
         own = own.permute(0, 3, 4, 1, 2)
         own = second.turned(own.flatten(3)[:, None], chosen)[:, 0].unflatten(-1, own.shape[3:])
-        rows, columns = first.features[one].to(own.device), second.features[other].to(own.device)
+        rows, columns = first.features[head].to(own.device), second.features[head].to(own.device)
         by_feature = own.permute(4, 2, 0, 3, 1)
         if first.site >= second.site:
             total[first.site, second.site].permute(2, 4, 0, 1, 3)[rows[:, None], columns] += by_feature
-        else:
+        if first.site < second.site or (first.site == second.site and a != b):
             mirrored = by_feature.permute(1, 0, 2, 4, 3)
             total[second.site, first.site].permute(2, 4, 0, 1, 3)[columns[:, None], rows] += mirrored
-        if first.site == second.site and row != column:
-            mirrored = by_feature.permute(1, 0, 2, 4, 3)
-            total[first.site, second.site].permute(2, 4, 0, 1, 3)[columns[:, None], rows] += mirrored
 
-    def _core(self, chosen: slice, head: int | None = None) -> AttentionCore:
-        """All heads of some sequences, or one of them."""
+    def _core(self, chosen: slice) -> AttentionCore:
+        """All heads of some sequences."""
         seen = self.seen
+        k, q, v, scores, visible = (
+            tensor[chosen].flatten(0, 1) for tensor in (seen.k, seen.q, seen.v, seen.scores, seen.visible)
+        )
+        return AttentionCore(k, q, v, scores, visible, seen.activation, seen.scale)
 
-        def kept(tensor: Tensor) -> Tensor:
-            return tensor[chosen].flatten(0, 1) if head is None else tensor[chosen, head]
+    def multiply_adds(self, cotangents: int, per_number: float) -> float:
+        """Those of cotangents of one sequence, with the numbers that are read and written beside them.
 
-        scores, visible = kept(seen.scores), kept(seen.visible)
-        return AttentionCore(kept(seen.k), kept(seen.q), kept(seen.v), scores, visible, seen.activation, seen.scale)
-
-    def multiply_adds(self, cotangents: int) -> float:
-        """Those of cotangents of one sequence, with the numbers that are read and written beside them."""
+        Args:
+            cotangents: How many.
+            per_number: Multiply-adds that would take as long as to read and write a number.
+        """
         e, f = self.seen.q.shape[-1], self.seen.v.shape[-1]
         turns = sum(one.multiply_adds(cotangents) for one in self.operands.values())
         products = 2 * self.heads * self.length**2 * (e + f) * cotangents
         numbers = self.heads * self.length * (4 * self.length + 6 * (e + f)) * cotangents
-        return float(products + _NUMBER * numbers + self.length * turns)
+        return float(products + per_number * numbers + self.length * turns)

@@ -16,11 +16,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import combinations, combinations_with_replacement
 
 import torch
 from torch import Tensor
 
+from hessianlens.network.base import thresholds
 from hessianlens.network.routes.linear_map.attention_step import AttentionStep
 from hessianlens.network.routes.linear_map.curvature_parts import Parts
 from hessianlens.network.routes.linear_map.forms import EntryByEntry, Form, Norm
@@ -37,8 +39,6 @@ _HELD_ON_THE_WAY = 10
 """Matrices of the stream that are held on the way to the front."""
 _HELD_AT_FRONT = 4
 """Matrices of the widest map in front that are held beside the result."""
-_NUMBERS_OF_MAP = 4
-"""Multiply-adds that would take as long as a number that is read and written on the way through a map."""
 
 
 Pair = tuple[float, float]
@@ -130,6 +130,8 @@ def multiply_adds(loss: LossCurvature, steps: FollowingSteps) -> float:
         steps: What there is to pass.
     """
     length, coupled, total = max(steps.length, 1), 1, 0.0
+    matrix = (length * loss.width) ** 2 * loss.gradient.element_size()
+    per_number = thresholds.MULTIPLY_ADDS_PER_NUMBER[matrix > thresholds.CACHED_BYTES]
     maps = [step for step in steps.by_site.values() if isinstance(step, MapStep)]
     for site in sorted(set(steps.by_site) - _passed_within(steps, maps), reverse=True):
         step = steps.by_site[site]
@@ -138,18 +140,18 @@ def multiply_adds(loss: LossCurvature, steps: FollowingSteps) -> float:
                 coupled * step.width if coupled > 1 else 0,
                 *(length * own.width for own in step.operands.values()),
             ]
-            total += sum(map(step.multiply_adds, widths))
+            total += sum(step.multiply_adds(width, per_number) for width in widths)
             coupled = length
             continue
         columns = coupled * step.width
-        numbers = _NUMBERS_OF_MAP * length * (len(step.weight) + step.width) * columns
+        numbers = per_number * length * (len(step.weight) + step.width) * columns
         if step.gain:
             total += numbers
         elif (attention := attention_before(steps, step)) is not None:
             columns = ((coupled if coupled > 1 else 0) + length) * step.width
             joint = (joint_maps(steps, attention) or {}).values()
             weights = step.weight.numel() + sum(one.weight.numel() for one in joint)
-            total += attention.multiply_adds(columns) + length * weights * columns
+            total += attention.multiply_adds(columns, per_number) + length * weights * columns
             coupled = length
         elif (wide := _wide(steps, step)) is not None:
             total += length * len(wide) * wide[0].weight.numel() * step.width
@@ -259,8 +261,13 @@ class _Backpropagation:
         assert maps is not None
         weights = {name: maps[one.site].weight[:, one.features.flatten()] for name, one in attention.operands.items()}
         g = g @ W.T
+
+        def left(parts: Parts) -> Parts:
+            turn = partial(attention.vjp_to_inputs, weights=weights, chosen=sequences, coupled=parts.length > 0)
+            return Parts(*parts.left(W).both(turn), attention.length)
+
         return _Branch(
-            lambda parts: attention.left(parts.left(W), weights, sequences),
+            left,
             next(iter(maps.values())).form,
             attention.vjp_to_inputs(g[..., None], weights, sequences)[..., 0],
             attention.second_derivative_at_inputs(g, weights, sequences),
