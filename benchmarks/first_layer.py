@@ -56,10 +56,11 @@ SIZES = {
 TITLES = {
     "attention": "Norms of queries, keys, values and outputs of the first of two attention layers",
     "mlp": "Norms of queries, keys, values and outputs of the first of two layers with MLPs",
-    "mlp_large": "Norms of queries and outputs of such a layer, twice as wide and as long",
+    "mlp_large": "Norms of queries and outputs of the first of two layers, twice as wide and as long",
     "deep": "Norms of queries, keys, values and outputs of the first of four layers with norms",
 }
 VOCABULARY = 16
+ROUNDS = {"attention": 5, "mlp": 3, "mlp_large": 2, "deep": 2}
 
 
 def first_layer(name: str) -> Setting:
@@ -151,7 +152,7 @@ def _peer_name(where: str, at_once: int) -> str:
 def _nothing_backpropagated() -> Iterator[None]:
     """A scope in which the curvature at coupled positions is found by HVPs, however many."""
     before = thresholds.BACKPROPAGATION_MIN_HVPS
-    thresholds.BACKPROPAGATION_MIN_HVPS = math.inf  # type: ignore[assignment]
+    thresholds.BACKPROPAGATION_MIN_HVPS = math.inf
     try:
         yield
     finally:
@@ -246,5 +247,5 @@ def _curvature(
 def settings() -> Iterator[tuple[str, str, Setting, int]]:
     """Name, title, setting and rounds of every benchmark."""
     for name, title in TITLES.items():
-        yield f"first_layer_{name}", title, first_layer(name), 5 if name == "attention" else 3
+        yield f"first_layer_{name}", title, first_layer(name), ROUNDS[name]
     yield "embedding_one_layer", "Norms of the embedding of a one-layer model", embedding, 9

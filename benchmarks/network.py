@@ -60,7 +60,7 @@ class NetworkBenchmark:
         """Measure, interleaved; the parts of a path that is run in parts are added up."""
         torch.set_num_threads(options.threads)
         runs, size = self.setting(options.quick and self.tiny_if_quick)
-        size = {"dtype": "float32", **size}
+        size = {**size, "dtype": size.get("dtype", "float32")}
         first, outputs = {}, {}
         for name, scaled in runs.items():
             start = clock()

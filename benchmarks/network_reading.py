@@ -85,8 +85,8 @@ def notes(seconds: Mapping[str, list[float]], timed: tuple[Timing, ...], number:
     if BY_HVPS in seconds:
         ratio = next(t for t in timed if t.name == BY_HVPS).ratio.median
         return [
-            f"All norms agree to {RTOL:.0e} of the norm of their block. Where the library makes an HVP per position and "
-            f"feature instead of backpropagating the curvature, it takes {ratio:.1f} times as long."
+            f"All norms agree to {RTOL:.0e} of the norm of their block. Where the library makes an HVP per position "
+            f"and feature instead of backpropagating the curvature, it takes {ratio:.1f} times as long."
         ]
     if GRADIENT not in seconds:
         counted = "20 for H, 20 for G, 20 of each for H - G"
