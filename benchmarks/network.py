@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
 
-from benchmarks import certificate, everyday, peak, provenance
+from benchmarks import certificate, everyday, first_layer, peak, provenance
 from benchmarks.counting import operations
 from benchmarks.harness import QUICK_ROUNDS, Options, Tick, clock, disturbance, interleave, spread
 from benchmarks.last_layer import as_intervals
@@ -19,7 +19,10 @@ from benchmarks.results import Memory, Result, Timing
 
 @dataclass(frozen=True)
 class NetworkBenchmark:
-    """A question about networks: what is run (at its size, or a tiny one), the ratio aimed at, and how often."""
+    """A question about networks: what is run (at its size, or a tiny one), the ratio aimed at, and how often.
+
+    `check` raises unless the outputs of all competitors agree; it is called before anything is timed.
+    """
 
     name: str
     title: str
@@ -28,6 +31,7 @@ class NetworkBenchmark:
     rounds: int
     tiny_if_quick: bool = False
     further: Callable[[tuple[Timing, ...]], str] | None = None
+    check: Callable[[Mapping[str, object]], None] | None = None
 
     def steps(self, options: Options) -> int:
         """Ticks of a run."""
@@ -56,17 +60,21 @@ class NetworkBenchmark:
         """Measure, interleaved; the parts of a path that is run in parts are added up."""
         torch.set_num_threads(options.threads)
         runs, size = self.setting(options.quick and self.tiny_if_quick)
-        first = {}
+        size = {**size, "dtype": size.get("dtype", "float32")}
+        first, outputs = {}, {}
         for name, scaled in runs.items():
             start = clock()
-            scaled.run()
+            outputs[name] = scaled.run()
             first[name] = scaled.times * (clock() - start)
+        if self.check is not None:
+            self.check(outputs)
+        del outputs
         tick("first calls")
         rounds = QUICK_ROUNDS if options.quick else self.rounds
         counted = {name: operations(scaled.run) for name, scaled in runs.items()}
         on_wall: dict[str, list[float]] = {}
         timed_runs = {name: scaled.run for name, scaled in runs.items()}
-        timed_runs[peak.NAME] = peak.matrix_product(torch.float32)
+        timed_runs[peak.NAME] = peak.matrix_product(getattr(torch, str(size["dtype"])))
         raw = interleave(timed_runs, rounds, tick, wall=on_wall)
         reference = spread(raw.pop(peak.NAME)).median
         del on_wall[peak.NAME]
@@ -81,7 +89,7 @@ class NetworkBenchmark:
         result = Result(
             self.name,
             self.title,
-            {**size, "dtype": "float32"},
+            size,
             self.target,
             "the fastest peer",
             rounds,
@@ -129,5 +137,9 @@ NETWORKS = (
             ("one_layer", "Certificates of six norms of the literature's model", certificate.one_layer, 9),
             ("last_layer", "Certificates of norms from the last attention of a GPT-2 on", certificate.last_layer, 3),
         )
+    ),
+    *(
+        NetworkBenchmark(name, title, setting, first_layer.GOAL, rounds, True, check=first_layer.check)
+        for name, title, setting, rounds in first_layer.settings()
     ),
 )

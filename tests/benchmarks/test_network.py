@@ -6,11 +6,13 @@ import pytest
 import torch
 
 import hessianlens as hl
+from benchmarks import first_layer
 from benchmarks.network import NETWORKS
 from benchmarks.network_peers import only, shared_probes
 from benchmarks.network_reading import in_gradients, merged, timings
 from benchmarks.network_settings import GRADIENT, Q, V
 from benchmarks.results import OURS, PEER, SET_UP, Memory
+from hessianlens.network.base import thresholds
 
 
 # PyHessian calls backward() with create_graph=True, of which PyTorch warns.
@@ -24,6 +26,26 @@ def test_every_peer_gives_our_products() -> None:
         if name != GRADIENT:
             (found,) = scaled.run()
             assert torch.allclose(found, ours[0], rtol=1e-3, atol=1e-6 * float(ours[0].abs().max())), name
+
+
+@pytest.mark.parametrize("benchmark", [b for b in NETWORKS if b.check is not None], ids=lambda b: b.name)
+def test_norms_of_first_layers_are_those_of_every_peer(benchmark) -> None:
+    before = thresholds.BACKPROPAGATION_MIN_HVPS
+    runs, size = benchmark.setting(True)
+    outputs = {name: scaled.run() for name, scaled in runs.items()}
+    assert outputs["ours"].shape == (size["blocks"], size["parts"]) and len(outputs) > 2
+    benchmark.check(outputs)
+    assert before == thresholds.BACKPROPAGATION_MIN_HVPS
+    with pytest.raises(AssertionError, match="by HVPs differs from ours"):
+        benchmark.check({**outputs, first_layer.BY_HVPS: outputs["ours"] * (1 + 1e-6)})
+
+
+def test_nothing_is_backpropagated_in_the_peer_that_makes_hvps() -> None:
+    before = thresholds.BACKPROPAGATION_MIN_HVPS
+    with pytest.raises(ZeroDivisionError), first_layer._nothing_backpropagated():
+        assert float("inf") == thresholds.BACKPROPAGATION_MIN_HVPS
+        1 / 0  # noqa: B018
+    assert before == thresholds.BACKPROPAGATION_MIN_HVPS
 
 
 @pytest.mark.long
