@@ -192,3 +192,13 @@ def test_single_precision() -> None:
     found, expected = (hl.hessian(one, "embed", method="exact").to_dense() for one in (rough, fine))
     assert found.dtype == torch.float32
     assert_same(found.double(), expected, "embed", 1e-3)
+
+
+@pytest.mark.parametrize("name", ["W_Q", "W_V", "W_O"])
+def test_layers_of_a_toy_may_share_a_map_of_attention(name: str) -> None:
+    model = networks.toy(layers=2)
+    setattr(model.blocks[1].attention, name, getattr(model.blocks[0].attention, name))
+    problem = hl.problem(model, networks.pairs(2), "cross_entropy")
+    for block in ("layer1.attn.k", f"layer0.attn.{name[-1].lower()}"):
+        found, expected = (hl.hessian(problem, block, method=method).to_dense() for method in ("auto", "hvp"))
+        assert float((found - expected).norm()) <= 1e-9 * max(float(expected.norm()), 1e-3)

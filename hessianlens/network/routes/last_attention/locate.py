@@ -126,6 +126,8 @@ def find_site(
             return site
         if site.tokens.ndim != 3:
             return Refusal("its tokens have no batch axis")
+        if site.output_use.parameter not in problem.params:
+            return Refusal("its output projection is that of another layer too")
         if not _position_wise(problem, site, batch):
             return Refusal("the layers after it mix positions")
         return site
