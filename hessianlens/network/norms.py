@@ -226,8 +226,8 @@ def block_norms(
     >>> task = hl.tasks.Addition()
     >>> problem = hl.problem(model, task.batch(4, seed=0), task.cross_entropy)
     >>> norms = block_norms(problem, ["layer0.attn.q", "embed"], probes=4)
-    >>> norms["layer0.attn.q", "functional"].stderr, norms["embed", "full"].probes
-    (0.0, 4)
+    >>> norms["layer0.attn.q", "functional"].stderr, norms["embed", "full"].exact
+    (0.0, True)
     >>> layer = hl.SelfAttention.random(d_model=8, d_k=8, seed=0, dtype=torch.float64)
     >>> X, Y = torch.randn(2, 4, 16, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     >>> norms = block_norms(

@@ -50,8 +50,8 @@ def hessian(problem: Problem, rows: Pattern, cols: Pattern | None = None, *, met
     (64, 64)
     >>> hessian(problem, "layer0.mlp.in", method="hvp")
     HessianOperator 128x128: [layer0.mlp.in] x [layer0.mlp.in], double backward, about 2 gradients per matvec
-    >>> hessian(problem, "embed").why
-    'it enters by look-up, a linear map of one-hot vectors, and the 12 rows of the table are taken together; 96 HVPs'
+    >>> hessian(problem, "layer0.mlp.in").why
+    'it enters through a linear map, and the loss couples no two positions of its output; 16 HVPs'
     """
     return _operator("full", problem, rows, cols, method)
 
