@@ -28,7 +28,14 @@ from hessianlens.network.routes.linear_map.curvature_parts import Parts
 from hessianlens.network.routes.linear_map.forms import EntryByEntry, Form, Norm
 from hessianlens.network.routes.linear_map.live_sites import LiveSites, SiteGroup
 from hessianlens.network.routes.linear_map.readout import LossCurvature
-from hessianlens.network.routes.linear_map.steps import FollowingSteps, MapStep
+from hessianlens.network.routes.linear_map.steps import (
+    FollowingSteps,
+    MapStep,
+    attention_before,
+    joint_maps,
+    passed_within,
+    wide_maps,
+)
 
 Others = list[tuple[SiteGroup, Parts]]
 """What a site has to do with groups of others."""
@@ -71,7 +78,7 @@ def _worth_keeping(steps: FollowingSteps) -> list[Pair]:
     """Pairs of maps whose curvature others may ask for, those that are the most likely first."""
     maps = [step for step in steps.by_site.values() if isinstance(step, MapStep)]
     whole = {step.site for step in maps if step.whole}
-    sites, behind = sorted(steps.sites), sorted(whole - _passed_within(steps, maps))
+    sites, behind = sorted(steps.sites), sorted(whole - passed_within(steps, maps))
     return [*((p, p) for p in sites), *combinations(sites, 2), *((p, p) for p in behind)]
 
 
@@ -110,7 +117,7 @@ def peak_bytes(loss: LossCurvature, steps: FollowingSteps, pair: Pair) -> int:
     """
     length, result = max(steps.length, 1), held_bytes(loss, steps, pair)
     maps = [step for step in steps.by_site.values() if isinstance(step, MapStep)]
-    within = _passed_within(steps, maps)
+    within = passed_within(steps, maps)
     stream = max([loss.width, *(step.width for step in maps if step.site not in within)])
     front = [steps.width(p) * steps.width(q) for p, q in combinations_with_replacement(steps.sites, 2)]
     numbers = _HELD_ON_THE_WAY * stream**2 + 2 * sum(front) + _HELD_AT_FRONT * max(front)
@@ -133,7 +140,7 @@ def multiply_adds(loss: LossCurvature, steps: FollowingSteps) -> float:
     matrix = (length * loss.width) ** 2 * loss.gradient.element_size()
     per_number = thresholds.MULTIPLY_ADDS_PER_NUMBER[matrix > thresholds.CACHED_BYTES]
     maps = [step for step in steps.by_site.values() if isinstance(step, MapStep)]
-    for site in sorted(set(steps.by_site) - _passed_within(steps, maps), reverse=True):
+    for site in sorted(set(steps.by_site) - passed_within(steps, maps), reverse=True):
         step = steps.by_site[site]
         if isinstance(step, AttentionStep):
             widths = [
@@ -153,22 +160,12 @@ def multiply_adds(loss: LossCurvature, steps: FollowingSteps) -> float:
             weights = step.weight.numel() + sum(one.weight.numel() for one in joint)
             total += attention.multiply_adds(columns, per_number) + length * weights * columns
             coupled = length
-        elif (wide := _wide(steps, step)) is not None:
+        elif (wide := wide_maps(steps, step)) is not None:
             total += length * len(wide) * wide[0].weight.numel() * step.width
             total += 2 * length * len(wide[0].weight) * step.width * columns + numbers
         else:
             total += 2 * length * step.weight.numel() * columns + numbers
     return 2 * total * loss.positions / length
-
-
-def _passed_within(steps: FollowingSteps, maps: Sequence[MapStep]) -> set[float]:
-    """Sites that are passed together with a map behind them, whose own curvature is never formed."""
-    found: set[float] = set()
-    for step in maps:
-        found |= {one.site for one in _wide(steps, step) or ()}
-        if (attention := attention_before(steps, step)) is not None:
-            found |= {attention.site, *(joint_maps(steps, attention) or ())}
-    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,7 +247,7 @@ class _Backpropagation:
     def _branch(self, step: MapStep, g: Tensor) -> _Branch:
         """A map alone, an MLP, or an attention with its maps."""
         W = step.weight
-        if (wide := _wide(self.steps, step)) is not None:
+        if (wide := wide_maps(self.steps, step)) is not None:
             J, second_derivative, g = self._through(step, wide, g)
             return _Branch(lambda parts: parts.left(J), wide[0].form, g, second_derivative)
         if step.gain:
@@ -338,49 +335,6 @@ class _Backpropagation:
             for k, part in others:
                 for one in k.parts:
                     self.live.add_symmetric(group, one, part)
-
-
-def _wide(steps: FollowingSteps, step: MapStep) -> list[MapStep] | None:
-    """The first maps of an MLP whose last map a step is, if they have more outputs and the same inputs."""
-    form = step.form
-    if not isinstance(form, EntryByEntry) or step.gain or len(step.weight) <= step.weight.shape[1]:
-        return None
-    first = [steps.by_site.get(source) for source in form.sources]
-    known = [one for one in first if isinstance(one, MapStep) and not one.gain]
-    alike = len(known) == len(first) and len({one.inputs for one in known}) == 1
-    others = [one for one in steps.by_site.values() if one is not step]
-    elsewhere = [steps.last, *(one.form if isinstance(one, MapStep) else one for one in others)]
-    alone = not any(set(form.sources) & set(other.sources) for other in elsewhere)
-    return known if alike and alone else None
-
-
-def attention_before(steps: FollowingSteps, step: MapStep) -> AttentionStep | None:
-    """The attention whose heads, side by side, are all that a map takes, if its maps can be taken as one."""
-    form = step.form
-    if (
-        not isinstance(form, EntryByEntry)
-        or len(form.sources) > 1
-        or form.second
-        or form.first[form.sources[0]] is not None
-    ):
-        return None
-    found = steps.by_site.get(form.sources[0])
-    if not isinstance(found, AttentionStep) or joint_maps(steps, found) is None:
-        return None
-    others = [one for one in steps.by_site.values() if one is not step]
-    elsewhere = [steps.last, *(one.form if isinstance(one, MapStep) else one for one in others)]
-    return None if any(found.site in other.sources for other in elsewhere) else found
-
-
-def joint_maps(steps: FollowingSteps, step: AttentionStep) -> dict[float, MapStep] | None:
-    """The maps of queries, keys and values, if they have the same inputs and nothing else reads what they put out."""
-    found = {site: steps.by_site.get(site) for site in step.sources}
-    maps = {site: one for site, one in found.items() if isinstance(one, MapStep) and not one.gain}
-    if len(maps) < len(found) or len({one.inputs for one in maps.values()}) > 1:
-        return None
-    elsewhere = [one.form if isinstance(one, MapStep) else one for one in steps.by_site.values() if one is not step]
-    read = {site for one in (steps.last, *elsewhere) for site in one.sources}
-    return None if read & set(maps) else maps
 
 
 def _sum(total: Tensor | None, more: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from hessianlens.network.base.operands import Rows, is_curved, operand_of, vjp_b
 from hessianlens.network.base.recognition import Grouping, close
 from hessianlens.network.base.uses import Kind, Use
 from hessianlens.network.routes.linear_map.attention_step import AttentionStep, HeadFeatures
-from hessianlens.network.routes.linear_map.forms import HALF, Form, Layout, form_of
+from hessianlens.network.routes.linear_map.forms import HALF, EntryByEntry, Form, Layout, form_of
 from hessianlens.problems import Batch, Problem
 
 
@@ -87,6 +87,59 @@ class FollowingSteps:
     def width(self, site: float) -> int:
         """Features that are put out at a site."""
         return self.sites[int(site)] if site in self.sites else self.by_site[site].width
+
+
+def wide_maps(steps: FollowingSteps, step: MapStep) -> list[MapStep] | None:
+    """The first maps of an MLP whose last map a step is, if they have more outputs and the same inputs."""
+    form = step.form
+    if not isinstance(form, EntryByEntry) or step.gain or len(step.weight) <= step.weight.shape[1]:
+        return None
+    first = [steps.by_site.get(source) for source in form.sources]
+    known = [one for one in first if isinstance(one, MapStep) and not one.gain]
+    alike = len(known) == len(first) and len({one.inputs for one in known}) == 1
+    others = [one for one in steps.by_site.values() if one is not step]
+    elsewhere = [steps.last, *(one.form if isinstance(one, MapStep) else one for one in others)]
+    alone = not any(set(form.sources) & set(other.sources) for other in elsewhere)
+    return known if alike and alone else None
+
+
+def attention_before(steps: FollowingSteps, step: MapStep) -> AttentionStep | None:
+    """The attention whose heads, side by side, are all that a map takes, if its maps can be taken as one."""
+    form = step.form
+    if (
+        not isinstance(form, EntryByEntry)
+        or len(form.sources) > 1
+        or form.second
+        or form.first[form.sources[0]] is not None
+    ):
+        return None
+    found = steps.by_site.get(form.sources[0])
+    if not isinstance(found, AttentionStep) or joint_maps(steps, found) is None:
+        return None
+    others = [one for one in steps.by_site.values() if one is not step]
+    elsewhere = [steps.last, *(one.form if isinstance(one, MapStep) else one for one in others)]
+    return None if any(found.site in other.sources for other in elsewhere) else found
+
+
+def joint_maps(steps: FollowingSteps, step: AttentionStep) -> dict[float, MapStep] | None:
+    """The maps of queries, keys and values, if they have the same inputs and nothing else reads what they put out."""
+    found = {site: steps.by_site.get(site) for site in step.sources}
+    maps = {site: one for site, one in found.items() if isinstance(one, MapStep) and not one.gain}
+    if len(maps) < len(found) or len({one.inputs for one in maps.values()}) > 1:
+        return None
+    elsewhere = [one.form if isinstance(one, MapStep) else one for one in steps.by_site.values() if one is not step]
+    read = {site for one in (steps.last, *elsewhere) for site in one.sources}
+    return None if read & set(maps) else maps
+
+
+def passed_within(steps: FollowingSteps, maps: Sequence[MapStep]) -> set[float]:
+    """Sites that are passed together with a map behind them, whose own curvature is never formed."""
+    found: set[float] = set()
+    for step in maps:
+        found |= {one.site for one in wide_maps(steps, step) or ()}
+        if (attention := attention_before(steps, step)) is not None:
+            found |= {attention.site, *(joint_maps(steps, attention) or ())}
+    return found
 
 
 def downstream_steps(problem: Problem, batch: Batch, first: Use, last: Use | None) -> FollowingSteps | None:
