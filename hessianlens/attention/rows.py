@@ -89,7 +89,7 @@ class RowMatrices:
 
     def apply(self, matrix: Float[Tensor, "#s n l p"]) -> Float[Tensor, "s i l p"]:
         """``R_i M_i``; a size-1 sequence or token axis of `matrix` serves all of them."""
-        found: Tensor | None = None
+        found = None if self.diagonal is None else self.diagonal[..., None] * matrix
         if self.left is not None and self.right is not None:
             shared = matrix.shape[1] == 1 and self.shape[1] > 1
             inner = (
@@ -97,12 +97,9 @@ class RowMatrices:
                 if shared
                 else self.right.transpose(-1, -2) @ matrix
             )
-            found = self.left @ inner
-        if self.diagonal is not None:
-            scales = self.diagonal[..., None]
-            found = scales * matrix if found is None else torch.addcmul(found, scales, matrix, out=_room_in(found))
+            found = _plus(found, self.left @ inner)
         if self.dense is not None:
-            found = self.dense @ matrix if found is None else found + self.dense @ matrix
+            found = _plus(found, self.dense @ matrix)
         if found is not None:
             return found
         return matrix.new_zeros(self.shape[0], self.shape[1], self.shape[2], matrix.shape[-1])
@@ -127,9 +124,9 @@ class RowMatrices:
         return self.apply(torch.eye(length, dtype=sample.dtype, device=sample.device)[None, None])
 
 
-def _room_in(tensor: Tensor) -> Tensor | None:
-    """A tensor to write into where autograd does not follow it."""
-    return None if tensor.requires_grad else tensor
+def _plus(total: Tensor | None, more: Tensor) -> Tensor:
+    """A sum, in the memory of the first summand."""
+    return more if total is None else total.add_(more)
 
 
 def quotient_rows(peak: Peak, slopes: Float[Tensor, "s i l"]) -> RowMatrices:
