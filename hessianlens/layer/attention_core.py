@@ -114,36 +114,28 @@ class AttentionCore:
             "v": einsum("sil,sifx->slfix", self.weights, self._at_values(cotangents)),
         }
 
-    def ggn(self, curvature: Float[Tensor, "s i f h"], other: AttentionCore | None = None) -> Iterator[Between]:
+    def ggn(self, curvature: Float[Tensor, "s i f f"]) -> Iterator[Between]:
         """The Gauss-Newton part from a curvature that couples no two positions, pair by pair of operands.
 
-        With itself, pairs of different operands come once.
+        Pairs of different operands come once.
 
         Args:
-            curvature: C, between what this head and the other one put out.
-            other: The other head; the same if omitted.
+            curvature: C, at what the head puts out.
         """
-        other = self if other is None else other
-        width = other.v.shape[-1]
+        width = self.v.shape[-1]
         eye = torch.eye(width, dtype=curvature.dtype, device=curvature.device).expand(*curvature.shape[:2], -1, -1)
-        E, basis = self._at_scores(curvature), other._at_scores(eye)
+        E, basis = self._at_scores(curvature), self._at_scores(eye)
         S = E @ basis.mT
-        PS = self.p.mT[:, None] @ S
-        B = E if other.value_map is None else E @ other.value_map.mT[:, None]
-        C = self._at_values(curvature)
-        across = self._at_values(curvature @ basis.mT)  # W_V C V^T J, [s, i, z, j]
-        C = C if other.value_map is None else C @ other.value_map.mT[:, None]
-        A, A2, r, r2 = self.weights, other.weights, self.r, other.r
-        yield ("q", "q"), each_alone(PS @ other.p[:, None])
-        yield ("k", "k"), _over_rows(S, r, r2)
-        yield ("v", "v"), _over_pairs(A, A2, C)
-        yield ("q", "k"), einsum("siej,sid->siejd", PS, r2)
-        yield ("q", "v"), einsum("sief,sij->siejf", self.p.mT[:, None] @ B, A2)
-        yield ("k", "v"), _last_over_rows(r, B, A2)
-        if other is not self:
-            yield ("k", "q"), einsum("sie,sild->sleid", r, S @ other.p[:, None])
-            yield ("v", "q"), einsum("sil,sifd->slfid", A, across @ other.p[:, None])
-            yield ("v", "k"), _last_over_rows(r2, across.mT, A).permute(0, 3, 4, 1, 2)
+        PS, A, r = self.p.mT[:, None] @ S, self.weights, self.r
+        B, C = E, curvature
+        if self.value_map is not None:
+            B, C = (one @ self.value_map.mT[:, None] for one in (E, self._at_values(curvature)))
+        yield ("q", "q"), each_alone(PS @ self.p[:, None])
+        yield ("k", "k"), _over_rows(S, r, r)
+        yield ("v", "v"), _over_pairs(A, A, C)
+        yield ("q", "k"), einsum("siej,sid->siejd", PS, r)
+        yield ("q", "v"), einsum("sief,sij->siejf", self.p.mT[:, None] @ B, A)
+        yield ("k", "v"), _last_over_rows(r, B, A)
 
     def second_derivative(self, gradient: Float[Tensor, "s i f"]) -> Iterator[Between]:
         """``d^2 (g . F)``, pair by pair of operands; pairs of different ones come once."""
